@@ -5,9 +5,12 @@ and everything sent within one tick leaves in one write.
 """
 
 import asyncio
+import contextlib
+import os
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import msgspec
@@ -20,6 +23,7 @@ from runtime.link.handshake import Hello, LinkError, Refused
 FRAME_BYTES = 64 * 2**20
 UNSENT_BYTES = 64 * 2**20
 HANDSHAKE_SECONDS = 5.0
+_OUT_OF_TURN = "the peer sent a handshake message out of turn"
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -61,6 +65,10 @@ class Connection:
         """End the connection; the handler's `closed` follows soon, once."""
         self._wire.end(reason)
 
+    async def wait_closed(self) -> None:
+        """Until the socket itself is gone; what was sent before the close has then left."""
+        await self._wire.gone.wait()
+
 
 class _Wire(asyncio.Protocol):
     """The byte side: frames, heartbeats, and a `stage` that takes each payload (handshake, then open)."""
@@ -75,6 +83,7 @@ class _Wire(asyncio.Protocol):
         self._reader = FrameReader(handshake.HANDSHAKE_FRAME_BYTES)
         self._out: list[bytes] = []
         self._transport: asyncio.Transport | None = None
+        self.gone = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._heard = self._spoke = self._loop.time()
 
@@ -98,6 +107,7 @@ class _Wire(asyncio.Protocol):
             self.end(f"the peer sent what is not in the protocol: {error}")
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.gone.set()
         self.end(str(exc) if exc else "the peer closed the connection")
 
     # ---- ours
@@ -172,56 +182,68 @@ async def dial(
     inbound: Any,
     handler: Handler,
     timeout: float = 5.0,
-    pulse: Pulse = Pulse(),  # noqa: B008 - frozen
+    pulse: Pulse = Pulse(),
     tls: ssl.SSLContext | None = None,
 ) -> Connection:
     """Call a listener at "host:port" or "unix:/path". `inbound` is the type (or tagged union) it sends.
 
     Raises LinkError with a sentence: unreachable, not ours, refused, or `timeout` seconds over."""
     wire = _Wire(pulse)
-    opened: asyncio.Future[Connection] = wire._loop.create_future()
-    call = handshake.Call(handshake.PROTOCOL_VERSION, hello, handshake.nonce())
-
-    def fail(reason: str) -> None:
-        if not opened.done():
-            opened.set_exception(LinkError(f"{address}: {reason}"))
-
-    def answered(payload: bytes) -> None:
-        message = handshake.decode(payload)
-        match message:
-            case handshake.Answer(hello=peer, nonce=nonce, proof=given):
-                if not handshake.proves(handshake.proof(secret, "listener", call, peer, nonce), given):
-                    wire.end("the peer does not know our secret")
-                    return
-                mine = handshake.proof(secret, "caller", call, peer, nonce)
-                wire.send(handshake.encode(handshake.Proof(mine)))
-                wire.stage = lambda payload: welcomed(payload, peer)
-            case handshake.Refusal(reason=reason):
-                wire.end(reason)
-            case _:
-                wire.end("the peer sent a handshake message out of turn")
-
-    def welcomed(payload: bytes, peer: Hello) -> None:
-        message = handshake.decode(payload)
-        if isinstance(message, handshake.Welcome) and not opened.done():
-            opened.set_result(_open(wire, peer, inbound, lambda connection: handler))
-        else:
-            wire.end(message.reason if isinstance(message, handshake.Refusal) else "out of turn")
-
-    wire.on_end, wire.stage = fail, answered
-    wire.on_made = lambda: wire.send(handshake.encode(call))
+    calling = _Calling(wire, hello, secret, lambda peer: _open(wire, peer, inbound, lambda _: handler))
     try:
         async with asyncio.timeout(timeout):
             await _connect(wire, address, tls)
-            return await opened
+            return await calling.opened
     except TimeoutError:
         wire.end("no answer")
         raise LinkError(f"{address}: no answer within {timeout:g} s") from None
     except OSError as error:
         raise LinkError(f"{address}: {error.strerror or error}") from error
+    except LinkError as error:
+        raise LinkError(f"{address}: {error}") from None
     except asyncio.CancelledError:
         wire.end("given up")
         raise
+
+
+class _Calling:
+    """The caller's side of the handshake; `opened` has its outcome."""
+
+    def __init__(
+        self, wire: _Wire, hello: Hello, secret: bytes, opened: Callable[[Hello], Connection]
+    ) -> None:
+        self.opened: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
+        self._wire, self._secret, self._open = wire, secret, opened
+        self._call = handshake.Call(handshake.PROTOCOL_VERSION, hello, handshake.nonce())
+        wire.on_made = lambda: wire.send(handshake.encode(self._call))
+        wire.on_end, wire.stage = self._failed, self._answered
+
+    def _failed(self, reason: str) -> None:
+        if not self.opened.done():
+            self.opened.set_exception(LinkError(reason))
+
+    def _answered(self, payload: bytes) -> None:
+        match handshake.decode(payload):
+            case handshake.Answer(hello=peer, nonce=nonce, proof=given):
+                proof = partial(handshake.proof, self._secret, call=self._call, hello=peer, nonce=nonce)
+                if not handshake.proves(proof("listener"), given):
+                    self._wire.end("the peer does not know our secret")
+                    return
+                self._wire.send(handshake.encode(handshake.Proof(proof("caller"))))
+                self._wire.stage = lambda payload: self._welcomed(payload, peer)
+            case handshake.Refusal(reason=reason):
+                self._wire.end(reason)
+            case _:
+                self._wire.end(_OUT_OF_TURN)
+
+    def _welcomed(self, payload: bytes, peer: Hello) -> None:
+        match handshake.decode(payload):
+            case handshake.Welcome() if not self.opened.done():
+                self.opened.set_result(self._open(peer))
+            case handshake.Refusal(reason=reason):
+                self._wire.end(reason)
+            case _:
+                self._wire.end(_OUT_OF_TURN)
 
 
 async def _connect(wire: _Wire, address: str, tls: ssl.SSLContext | None) -> None:
@@ -247,9 +269,13 @@ class Listener:
     async def close(self) -> None:
         """Take no more calls and end every connection."""
         self._server.close()
-        for wire in tuple(self._wires):
+        wires = tuple(self._wires)
+        for wire in wires:
             wire.end("the listener closed")
-        await asyncio.sleep(0)
+        await asyncio.gather(*(wire.gone.wait() for wire in wires))
+        if path := _unix_path(self.address):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
 
 
 async def listen(
@@ -258,7 +284,7 @@ async def listen(
     hello: Callable[[Hello], Hello],
     secret: bytes,
     accept: Accept,
-    pulse: Pulse = Pulse(),  # noqa: B008 - frozen
+    pulse: Pulse = Pulse(),
     tls: ssl.SSLContext | None = None,
 ) -> Listener:
     """Take calls at an address. `hello` says who we are to this caller; `accept`, asked once the caller has
@@ -303,7 +329,7 @@ def _called(
 ) -> None:
     call = handshake.decode(payload)
     if not isinstance(call, handshake.Call):
-        wire.end("the caller sent a handshake message out of turn")
+        wire.end(_OUT_OF_TURN)
         return
     try:
         handshake.check_call(call)
@@ -314,7 +340,7 @@ def _called(
 
     def proven(payload: bytes) -> None:
         message = handshake.decode(payload)
-        expected = handshake.proof(secret, "caller", call, mine, nonce)
+        expected = handshake.proof(secret, "caller", call=call, hello=mine, nonce=nonce)
         if not (isinstance(message, handshake.Proof) and handshake.proves(expected, message.proof)):
             _refuse(wire, "the caller does not know our secret")
             return
@@ -324,7 +350,9 @@ def _called(
             _refuse(wire, str(refusal))
 
     wire.stage = proven
-    answer = handshake.Answer(mine, nonce, handshake.proof(secret, "listener", call, mine, nonce))
+    answer = handshake.Answer(
+        mine, nonce, handshake.proof(secret, "listener", call=call, hello=mine, nonce=nonce)
+    )
     wire.send(handshake.encode(answer))
 
 
@@ -343,5 +371,5 @@ def _unix_path(address: str) -> str | None:
 def _host_port(address: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdigit():
-        raise LinkError(f"{address!r} is no address: write host:port or unix:/path")
+        raise LinkError("no such form of address: write host:port or unix:/path")
     return host.strip("[]"), int(port)

@@ -76,9 +76,9 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
-def proof(secret: bytes, side: str, call: Call, hello: Hello, answer_nonce: bytes) -> bytes:
+def proof(secret: bytes, side: str, *, call: Call, hello: Hello, nonce: bytes) -> bytes:
     """The proof that `side` ("caller" or "listener") knows the secret in this very conversation."""
-    said = encode([side, call, hello, answer_nonce])
+    said = encode([side, call, hello, nonce])
     return hmac.new(secret, said, hashlib.sha256).digest()
 
 
