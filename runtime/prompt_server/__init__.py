@@ -1,0 +1,1 @@
+"""The prompt phase on one machine: `worker` takes prompt legs from router to first token."""
