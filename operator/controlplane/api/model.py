@@ -83,7 +83,7 @@ class Source(Part):
 
 
 class Model(Part):
-    """The model to serve."""
+    """A model by the name that clients use."""
 
     name: str = Field(
         description="What clients put into the `model` field of a request.", min_length=1, max_length=200

@@ -64,25 +64,28 @@ def _problems(detail: ErrorDetails, document: Any) -> Iterator[tuple[str, str, s
         yield _path(detail["loc"]), _shown(detail["input"]), _advice(detail)
 
 
+_ADVICE = {
+    "model_type": "write a mapping: fields with values, indented below",
+    "dict_type": "write a mapping: fields with values, indented below",
+    "tuple_type": "write a list",
+    "int_type": "write a whole number",
+    "int_from_float": "write a whole number",
+    "bool_type": "write true or false",
+    "string_type": 'write text; put it in quotes ("...") if it looks like a number',
+}
+
+
 def _advice(detail: ErrorDetails) -> str:
-    context = detail.get("ctx", {})
-    match detail["type"]:
-        case "extra_forbidden":
-            return _unknown(detail["loc"])
-        case "literal_error":
-            return f"write {context['expected']}"
-        case "model_type" | "dict_type":
-            return "write a mapping: fields with values, indented below"
-        case "int_type" | "int_from_float":
-            return "write a whole number"
-        case "bool_type":
-            return "write true or false"
-        case "string_type":
-            return 'write text; put it in quotes ("...") if it looks like a number'
-        case "string_pattern_mismatch":
-            return "holds a character that is not allowed; " + (_wanted(detail["loc"]))
-    text = detail["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
-    return text if text == detail["msg"] else f"write {text}"
+    kind = detail["type"]
+    if kind in _ADVICE:
+        return _ADVICE[kind]
+    if kind == "extra_forbidden":
+        return _unknown(detail["loc"])
+    if kind == "literal_error":
+        return f"write {detail['ctx']['expected']}"
+    if kind == "string_pattern_mismatch":
+        return "holds a character that is not allowed; " + _wanted(detail["loc"])
+    return detail["msg"].replace("Input should be ", "write ")
 
 
 def _unknown(where: _Where) -> str:
@@ -101,7 +104,7 @@ def _wanted(where: _Where) -> str:
         return f"write {KIND}"
     if where == ("metadata", "name"):
         return "write lower-case letters, digits and dashes"
-    return f"write: {field[1]}" if field and field[1] else "write it"
+    return f"it is: {field[1]}" if field and field[1] else "write it"
 
 
 def _fields(model: type[BaseModel]) -> dict[str, tuple[Any, str]]:
