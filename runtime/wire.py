@@ -105,7 +105,8 @@ RouterMessage = Start | Cancel | Credit
 
 
 class Load(Struct, frozen=True):
-    """A machine's own view of itself, beside the router's books. Tokens and KV blocks."""
+    """A machine's own view of itself, beside the router's books. Tokens and KV blocks. A machine that is
+    `draining` finishes what it has and takes nothing new."""
 
     prompt_tokens_waiting: int = 0
     sequences_waiting: int = 0
@@ -113,6 +114,7 @@ class Load(Struct, frozen=True):
     kv_blocks: int = 0
     kv_blocks_used: int = 0
     kv_blocks_quarantined: int = 0
+    draining: bool = False
 
 
 class Event(Struct, array_like=True, frozen=True):

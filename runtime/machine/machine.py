@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from runtime.config import MachineSettings
 from runtime.engine import Engine, LayerPut, News, Reserved, Sampled
@@ -61,6 +61,7 @@ class Machine:
         self._routers: set[RouterConnection] = set()
         self._instance = secrets.token_hex(8)
         self._listener: Listener | None = None
+        self._load = Load()
         self._idle = asyncio.Event()
 
     # ---- life
@@ -81,6 +82,7 @@ class Machine:
     async def drain(self, seconds: float) -> bool:
         """Take nothing new and wait for what runs, KV hand-offs included. False if time ran out."""
         self.draining = True
+        self._report()
         try:
             async with asyncio.timeout(seconds):
                 while self.legs:
@@ -168,9 +170,14 @@ class Machine:
                 self._tokens.news(item)
         sampled = sum(len(item.tokens) for item in news if isinstance(item, Sampled))
         self.metrics.step(seconds, sampled, load)
+        self._load = load
+        self._report()
+        self._maybe_idle()
+
+    def _report(self) -> None:
+        load = structs.replace(self._load, draining=self.draining)
         for router in self._routers:
             router.report(load)
-        self._maybe_idle()
 
     def _on_broken(self, error: Exception) -> None:
         if not self.broken.done():
