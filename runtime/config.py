@@ -72,6 +72,7 @@ class MachineSettings(_Settings):
     observe: str = Field("", description="address of /metrics, /healthz and /readyz; empty for none")
     revision: str = "1"
     engine: Literal["reference", "vllm"] = "reference"
+    engine_args: tuple[str, ...] = Field((), description="vLLM's own command-line arguments, as they are")
     model: ModelSettings
     link: LinkSettings
     kv: KvSettings = KvSettings()
