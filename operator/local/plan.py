@@ -1,0 +1,152 @@
+"""A deployment into settings files and programs: what `up` is going to run. Touches nothing."""
+
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from controlplane.api import InvalidDeployment, SplitwiseDeployment, seconds, size_bytes
+from local.child import Program
+from runtime.config import (
+    KvSettings,
+    LinkSettings,
+    MachineAddress,
+    MachineSettings,
+    ModelSettings,
+    Role,
+    RouterSettings,
+    TransferSettings,
+)
+
+HOST = "127.0.0.1"
+ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""More BLAS threads than cores spin against each other: one per machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Settings by file name, and the programs that read them, in the order to start them."""
+
+    settings: Mapping[str, BaseModel]
+    programs: tuple[Program, ...]
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as sock:
+        sock.bind((HOST, 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+def check(deployment: SplitwiseDeployment) -> None:
+    """Raises InvalidDeployment for what cannot be run as local processes."""
+    spec = deployment.spec
+    problems: list[tuple[str, str, str]] = []
+    if spec.engine.name != "reference":
+        advice = "local processes have the reference engine only; write engine: {name: reference}"
+        problems.append(("spec.engine.name", spec.engine.name, advice))
+    if spec.kv_transfer.transport in ("nixl", "mscclpp"):
+        advice = "local processes have shm and tcp only; write transport: auto"
+        problems.append(("spec.kvTransfer.transport", spec.kv_transfer.transport, advice))
+    if spec.kv_transfer.require_rdma:
+        advice = "local processes have no RDMA; remove it"
+        problems.append(("spec.kvTransfer.requireRDMA", "true", advice))
+    if problems:
+        raise InvalidDeployment(problems, f"{deployment.metadata.name} as local processes")
+
+
+def unused(deployment: SplitwiseDeployment) -> Iterator[str]:
+    """Fields that were written and do nothing locally, as paths."""
+    for role, pool in deployment.spec.effective_pools().items():
+        if pool.gpu:
+            yield f"pools.{role}.gpu"
+        if pool.power_cap:
+            yield f"pools.{role}.powerCap"
+        if pool.pod_template:
+            yield f"pools.{role}.podTemplate"
+    if deployment.spec.router.replicas > 1:
+        yield "router.replicas"
+
+
+def plan(
+    deployment: SplitwiseDeployment,
+    *,
+    folder: Path,
+    weights: Path,
+    port: int,
+    port_of: Callable[[], int] = free_port,
+) -> Plan:
+    """Everything to run in `folder`: machines on Unix sockets there, the router on a loopback port.
+
+    Each machine answers /metrics and /readyz on a port that `port_of` gives.
+    """
+    spec = deployment.spec
+    model = ModelSettings(name=spec.model.name, path=weights)
+    link = LinkSettings(secret_file=folder / "secret")
+    machines = [
+        _machine(deployment, role, index, model=model, link=link, folder=folder, port=port_of())
+        for role, pool in spec.effective_pools().items()
+        for index in range(pool.replicas)
+    ]
+    router = RouterSettings(
+        listen=f"{HOST}:{port}",
+        model=model,
+        link=link,
+        machines=tuple(MachineAddress(name=each.name, address=each.listen) for each in machines),
+        degraded_mode=spec.degraded_mode,
+        request_timeout_seconds=seconds(spec.request_timeout),
+        wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
+        restarts=spec.scheduling.restarts,
+    )
+    programs = [_program("runtime.machine", each.name, each.role, each.observe, folder) for each in machines]
+    programs.append(_program("runtime.router", "router", "router", router.listen, folder))
+    settings: dict[str, BaseModel] = {"router.json": router}
+    settings.update({f"{each.name}.json": each for each in machines})
+    return Plan(settings, tuple(programs))
+
+
+def _machine(
+    deployment: SplitwiseDeployment,
+    role: Role,
+    index: int,
+    *,
+    model: ModelSettings,
+    link: LinkSettings,
+    folder: Path,
+    port: int,
+) -> MachineSettings:
+    spec = deployment.spec
+    name = f"{role}-{index}"
+    memory = spec.effective_pools()[role].kv_cache.memory
+    return MachineSettings(
+        name=name,
+        role=role,
+        listen=f"unix:{folder / name}.sock",
+        observe=f"{HOST}:{port}",
+        engine="reference",
+        model=model,
+        link=link,
+        kv=KvSettings(
+            memory_bytes=size_bytes(memory or "512Mi"),
+            block_tokens=spec.engine.kv_block_tokens,
+        ),
+        transfer=TransferSettings.model_validate(
+            {
+                "transport": spec.kv_transfer.transport,
+                "layerwise_above_tokens": spec.kv_transfer.layerwise_above_tokens,
+            }
+        ),
+        prompt_batch_tokens=spec.scheduling.prompt_batch_tokens,
+        sequences=spec.scheduling.sequences,
+        context_tokens=spec.engine.context_tokens,
+        degraded_mode=spec.degraded_mode,
+    )
+
+
+def _program(module: str, name: str, role: str, observe: str, folder: Path) -> Program:
+    command = (sys.executable, "-P", "-m", module, "--config", str(folder / f"{name}.json"))
+    return Program(name, role, command, log=folder / f"{name}.log", observe=observe)

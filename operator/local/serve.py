@@ -1,0 +1,194 @@
+"""A deployment as local processes, from the first start until it serves, and to its end."""
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import aiohttp
+from rich.console import Console
+
+from controlplane.api import SplitwiseDeployment
+from local.child import start_time
+from local.plan import HOST, ONE_THREAD, Plan, check, free_port, plan
+from local.rundir import ProgramRecord, Record, RunFailed, is_owned, owned, write_record, write_secret
+from local.supervisor import Supervisor, Watched
+from local.wish import Wish, first
+
+ROUTER_GRACE = 10.0
+MACHINE_GRACE = 5.0
+_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to run it.
+
+    port: of the endpoint; None for the deployment's own, 0 for any that is free. restart: whether programs
+    that end are started again. deadline: seconds to get ready.
+    """
+
+    port: int | None = None
+    restart: bool = True
+    deadline: float = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A deployment that serves at `endpoint`."""
+
+    endpoint: str
+    folder: Path
+    supervisor: Supervisor
+
+    async def until_ended(self, wish: Wish) -> None:
+        """Returns when the user wishes for the end. Raises RunFailed if a program ended for good."""
+        await first(wish.to_end.wait(), _done(self.supervisor.failure))
+        if self.supervisor.failure.done():
+            raise RunFailed(self.supervisor.failure.result())
+
+
+class Ended(Exception):
+    """The user asked for the end before the deployment was ready."""
+
+
+def port_of(deployment: SplitwiseDeployment, options: Options) -> int:
+    """The port to serve on. Raises RunFailed if somebody else listens there."""
+    port = deployment.spec.router.port if options.port is None else options.port
+    if port == 0:
+        return free_port()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((HOST, port))
+        except OSError as error:
+            why = f"port {port} on {HOST} cannot be had ({error.strerror})"
+            raise RunFailed(f"{why}; choose another with --port") from None
+    return port
+
+
+def refuse_early(deployment: SplitwiseDeployment, options: Options) -> None:
+    """Raises what would be raised anyway, before anything slow is done."""
+    check(deployment)
+    name = deployment.metadata.name
+    if is_owned(name):
+        raise RunFailed(f"{name} is already up; end it with: splitwise down {name}")
+    port_of(deployment, options)
+
+
+@asynccontextmanager
+async def running(
+    deployment: SplitwiseDeployment, *, weights: Path, options: Options, console: Console, wish: Wish
+) -> AsyncIterator[Running]:
+    """The deployment, ready to serve; ended with the block. weights: prepared already.
+
+    Raises RunFailed with a sentence if it does not get ready, Ended if the user wished for the end first.
+    """
+    check(deployment)
+    port = port_of(deployment, options)
+    endpoint = f"http://{HOST}:{port}"
+    with owned(deployment.metadata.name) as folder:
+        planned = plan(deployment, folder=folder, weights=weights, port=port)
+        _write(folder, planned)
+        supervisor = Supervisor(
+            environment=os.environ | ONE_THREAD,
+            told=lambda sentence: console.print(f"[yellow]![/] {sentence}", highlight=False),
+            changed=lambda: write_record(folder, _record(deployment, endpoint, supervisor)),
+            restart=options.restart,
+        )
+        try:
+            await supervisor.start(planned.programs)
+            await _ready(endpoint, supervisor, deadline=options.deadline, console=console, wish=wish)
+            supervisor.settle()
+            yield Running(endpoint, folder, supervisor)
+        finally:
+            await _end(supervisor, wish)
+
+
+async def _ready(
+    endpoint: str, supervisor: Supervisor, *, deadline: float, console: Console, wish: Wish
+) -> None:
+    said = "the router does not answer yet"
+
+    def note(text: str) -> None:
+        nonlocal said
+        said = text
+        status.update(f"starting: {said}")
+
+    with console.status(f"starting: {said}") as status:
+        try:
+            async with asyncio.timeout(deadline):
+                await first(_poll(f"{endpoint}/readyz", note), wish.to_end.wait(), _done(supervisor.failure))
+        except TimeoutError:
+            raise RunFailed(f"not ready after {deadline:g} seconds: {said}") from None
+    if supervisor.failure.done():
+        raise RunFailed(supervisor.failure.result())
+    if wish.to_end.is_set():
+        raise Ended
+
+
+async def _poll(url: str, note: Callable[[str], None]) -> None:
+    """Until the router says that it is ready."""
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
+        while True:
+            try:
+                async with session.get(url) as response:
+                    if response.status == 200:
+                        return
+                    note((await response.text()).strip()[:200])
+            except (aiohttp.ClientError, TimeoutError):
+                pass
+            await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _done(future: asyncio.Future[str]) -> None:
+    await asyncio.wait({future})
+
+
+async def _end(supervisor: Supervisor, wish: Wish) -> None:
+    """The router first, so that machines serve what it still drains; a second wish ends all at once."""
+
+    async def insist() -> None:
+        await wish.at_once.wait()
+        supervisor.kill()
+
+    insisting = asyncio.create_task(insist())
+    try:
+        await supervisor.stop("router", grace=ROUTER_GRACE)
+        await supervisor.stop(grace=MACHINE_GRACE)
+    finally:
+        supervisor.kill()
+        insisting.cancel()
+
+
+def _write(folder: Path, planned: Plan) -> None:
+    write_secret(folder / "secret")
+    for name, settings in planned.settings.items():
+        (folder / name).write_text(settings.model_dump_json(indent=2))
+
+
+def _record(deployment: SplitwiseDeployment, endpoint: str, supervisor: Supervisor) -> Record:
+    return Record(
+        deployment=deployment.metadata.name,
+        model=deployment.spec.model.name,
+        endpoint=endpoint,
+        pid=os.getpid(),
+        started=start_time(os.getpid()),
+        programs=tuple(_program_record(watched) for watched in supervisor.watched.values()),
+    )
+
+
+def _program_record(watched: Watched) -> ProgramRecord:
+    return ProgramRecord(
+        name=watched.program.name,
+        role=watched.program.role,
+        log=watched.program.log,
+        observe=watched.program.observe,
+        pid=watched.process.pid,
+        started=watched.process.started,
+        state=watched.state,
+        restarts=watched.restarts,
+    )

