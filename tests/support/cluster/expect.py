@@ -37,3 +37,13 @@ def waiting(reason: str) -> Callable[[Object], bool]:
         return any(s["state"].get("waiting", {}).get("reason") == reason for s in statuses)
 
     return holds
+
+
+def restarts(count: int) -> Callable[[Object], bool]:
+    """A pod whose first container has been restarted at least `count` times."""
+
+    def holds(pod: Object) -> bool:
+        statuses = pod.get("status", {}).get("containerStatuses", [])
+        return bool(statuses) and int(statuses[0]["restartCount"]) >= count
+
+    return holds

@@ -18,7 +18,7 @@ from cluster import network, pretendnode
 from cluster.addresses import Addresses
 from cluster.client import Client, Object
 from cluster.follow import follow
-from cluster.podworker import Place, PodWorker, persist
+from cluster.podworker import Place, PodWorker, confirm_deletion, persist
 from cluster.pretendnode import PretendNode
 from cluster.steering import NODE_LABEL, NodeState
 
@@ -52,7 +52,7 @@ class Kubelet:
         async for change in follow(self._client, "nodes", selector=f"{NODE_LABEL}=true"):
             name = change.object["metadata"]["name"]
             if change.gone:
-                self._drop_node(name)
+                await self._drop_node(name)
                 continue
             node = self._nodes.get(name) or self._adopt(change.object)
             node.update(change.object)
@@ -135,10 +135,12 @@ class Kubelet:
             if not worker.pod["spec"].get("hostNetwork"):
                 self._addresses.give_back(worker.ip)
 
-    def _drop_node(self, name: str) -> None:
+    async def _drop_node(self, name: str) -> None:
+        """A deleted node's pods go at once; upstream's garbage collector takes a minute."""
         if node := self._nodes.pop(name, None):
             for pod in self._pods_of(node):
                 self._end(pod["metadata"]["uid"])
+                await persist(functools.partial(confirm_deletion, self._client, pod))
             self._addresses.give_back(node.ip)
 
     def _pod_address(self, pod: Object, node: PretendNode) -> str:

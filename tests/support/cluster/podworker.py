@@ -85,7 +85,7 @@ class PodWorker:
         try:
             await self._until_stopped()
             await self._send_status()
-            await self._confirm_deletion()
+            await persist(lambda: confirm_deletion(self._place.client, self.pod))
         finally:
             for task in background:
                 task.cancel()
@@ -194,11 +194,13 @@ class PodWorker:
         )
         self.pod["status"] = answer["status"]
 
-    async def _confirm_deletion(self) -> None:
-        metadata = self.pod["metadata"]
-        options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
-        client, name, namespace = self._place.client, metadata["name"], metadata["namespace"]
-        await persist(lambda: client.delete("pods", name, options=options, namespace=namespace))
+
+async def confirm_deletion(client: Client, pod: Object) -> None:
+    """Removes the pod's object, which a deletion only marks while the pod may still run."""
+    metadata = pod["metadata"]
+    options = {"gracePeriodSeconds": 0, "preconditions": {"uid": metadata["uid"]}}
+    name, namespace = metadata["name"], metadata["namespace"]
+    await client.delete("pods", name, options=options, namespace=namespace)
 
 
 def _entries(pod: Object) -> list[tuple[Object, bool, Object | None]]:
