@@ -1,0 +1,183 @@
+"""A machine with a KV link and nothing else, for tests: records its news, knows what its blocks should hold."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from msgspec import structs
+
+from runtime.config import LinkSettings, TransferSettings
+from runtime.kv_link.endpoint import KvLink
+from runtime.kv_link.layout import Layout
+from runtime.kv_link.pool import Pool
+from runtime.kv_link.put import Put
+from runtime.kv_link.transport import Faults, Limits
+from runtime.link import Connection, Hello, Listener, Pulse, host_id, listen, secret_of
+from runtime.wire import Token, Transfer
+
+Way = Literal["auto", "shm", "tcp"]
+LAYOUT = Layout(
+    model="tiny", revision="1", format="test", dtype="float32", layers=3, kv_heads=2, head_dim=4,
+    block_tokens=2, block_bytes=128, blocks=32,
+)  # fmt: skip
+QUICK = Limits(fence_after=0.3, open_within=2.0, retry_least=0.01, retry_most=0.1)
+WITHIN = 10.0
+
+
+class News:
+    """A KvEvents that remembers everything, in order, and wakes who waits for it."""
+
+    def __init__(self) -> None:
+        self.all: list[tuple[Any, ...]] = []
+        self.puts: dict[str, Put] = {}
+        self._more = asyncio.Event()
+
+    def arrived(self, transfer: str, first: Token, stats: Transfer) -> None:
+        self._note("arrived", transfer, first, stats)
+
+    def transfer_failed(self, transfer: str, reason: str) -> None:
+        self._note("failed", transfer, reason)
+
+    def fenced(self, transfer: str) -> None:
+        self._note("fenced", transfer)
+
+    def ticket(self, transfer: str, put: Put) -> None:
+        self.puts[transfer] = put
+        self._note("ticket", transfer, put)
+
+    def drained(self, transfer: str) -> None:
+        self._note("drained", transfer)
+
+    def kinds(self, transfer: str) -> list[str]:
+        return [kind for kind, name, *_ in self.all if name == transfer]
+
+    def find(self, kind: str, transfer: str) -> tuple[Any, ...] | None:
+        return next((news for news in self.all if news[:2] == (kind, transfer)), None)
+
+    async def of(self, kind: str, transfer: str, within: float = WITHIN) -> tuple[Any, ...]:
+        """The news of this kind; fails when it does not come in time."""
+        async with asyncio.timeout(within):
+            while (found := self.find(kind, transfer)) is None:
+                self._more.clear()
+                await self._more.wait()
+        return found
+
+    def _note(self, *news: Any) -> None:
+        self.all.append(news)
+        self._more.set()
+
+
+class Machine:
+    """`await start()`, then `address` takes calls."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        *,
+        way: Way = "auto",
+        layout: Layout = LAYOUT,
+        shared: bool = True,
+        limits: Limits = QUICK,
+        faults: Faults | None = None,
+        host: str | None = None,
+        threshold: int = 0,
+        dead_after: float = 5.0,
+        listen_on: str = "127.0.0.1:0",
+    ) -> None:
+        secret = folder / "secret"
+        secret.write_bytes(b"s" * 32)
+        self.name = name
+        self.news = News()
+        self.layout = layout
+        self.pool = Pool.shared(layout) if shared else Pool.over(layout, bytearray(layout.total_bytes))
+        self.address = listen_on
+        self._link = LinkSettings(
+            secret_file=secret, heartbeat_seconds=min(0.5, dead_after / 3), dead_after_seconds=dead_after
+        )
+        self.kv = KvLink(
+            name=name,
+            pool=self.pool,
+            settings=TransferSettings(transport=way, layerwise_above_tokens=threshold),
+            link=self._link,
+            events=self.news,
+            limits=limits,
+            faults=faults or Faults(),
+        )
+        self.host = host or host_id()
+        if host:
+            self.kv._me = structs.replace(self.kv._me, host=host)
+        self.connections: list[Connection] = []
+        self._listener: Listener | None = None
+
+    async def start(self) -> None:
+        await self.kv.start()
+        self._listener = await listen(
+            self.address,
+            hello=lambda caller: self.kv._me,
+            secret=secret_of(self._link.secret_file),
+            accept=self._accept,
+            pulse=Pulse(self._link.heartbeat_seconds, self._link.dead_after_seconds),
+        )
+        self.address = self._listener.address
+
+    async def stop(self) -> None:
+        async with asyncio.timeout(WITHIN):
+            if self._listener:
+                await self._listener.close()
+            await self.kv.close()
+            self.pool.close()
+
+    def fill(self, blocks: list[int], what: str) -> None:
+        """Write what `what`'s logical block i should hold into blocks[i], all layers."""
+        for layer in range(self.layout.layers):
+            for logical, block in enumerate(blocks):
+                self.pool.blocks(layer, block, 1)[:] = content(self.layout, what, layer, logical)
+
+    def holds(self, blocks: list[int], what: str) -> bool:
+        return all(
+            bytes(self.pool.blocks(layer, block, 1)) == content(self.layout, what, layer, logical)
+            for layer in range(self.layout.layers)
+            for logical, block in enumerate(blocks)
+        )
+
+    def _accept(self, hello: Hello) -> Any:
+        inbound, handler_of = self.kv.accept(hello)
+
+        def handler(connection: Connection) -> Any:
+            self.connections.append(connection)
+            return handler_of(connection)
+
+        return inbound, handler
+
+
+@asynccontextmanager
+async def running(*machines: Machine) -> AsyncIterator[None]:
+    for machine in machines:
+        await machine.start()
+    try:
+        yield
+    finally:
+        for machine in machines:
+            await machine.stop()
+
+
+def content(layout: Layout, what: str, layer: int, logical: int) -> bytes:
+    """Bytes that no other transfer, layer or block has."""
+    seed = hashlib.sha256(f"{what}/{layer}/{logical}".encode()).digest()
+    return (seed * (layout.block_bytes // len(seed) + 1))[: layout.block_bytes]
+
+
+def offer(put: Put, blocks: list[int], *, layers: int = LAYOUT.layers, tokens: int = 64) -> None:
+    """What an engine does for one chunk: begin, every layer, seal."""
+    put.begin(tokens)
+    for layer in range(layers):
+        put.layer(layer, 0, blocks)
+    put.seal(Token(7))
+
+
+def now() -> float:
+    return cast(float, asyncio.get_running_loop().time())
