@@ -52,8 +52,8 @@ def parser() -> argparse.ArgumentParser:
     chat.add_argument("--max-tokens", type=int, default=256, help="longest answer")
     _deployment(chat)
 
-    demo = commands.add_parser("demo", help="show on this computer that split answers equal unsplit ones")
-    demo.add_argument("--examples", type=Path, default=Path("deploy/examples"), help=argparse.SUPPRESS)
+    commands.add_parser("demo", help="show on this computer that split answers equal unsplit ones")
+
     return top
 
 
@@ -105,7 +105,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
                 record.endpoint, record.model, options.prompt, max_tokens=options.max_tokens, console=console
             )
         case "demo":
-            from local.demo import demo
+            from local.demo import EXAMPLES, demo
 
-            return demo(options.examples, console=console)
+            return demo(EXAMPLES, console=console)
     return 0

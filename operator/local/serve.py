@@ -101,27 +101,26 @@ async def running(
         )
         try:
             await supervisor.start(planned.programs)
-            await _ready(endpoint, supervisor, deadline=options.deadline, console=console, wish=wish)
+            await _ready(supervisor, deadline=options.deadline, console=console, wish=wish)
             supervisor.settle()
             yield Running(endpoint, folder, supervisor)
         finally:
             await _end(supervisor, wish)
 
 
-async def _ready(
-    endpoint: str, supervisor: Supervisor, *, deadline: float, console: Console, wish: Wish
-) -> None:
-    said = "the router does not answer yet"
+async def _ready(supervisor: Supervisor, *, deadline: float, console: Console, wish: Wish) -> None:
+    said = ""
 
     def note(text: str) -> None:
         nonlocal said
         said = text
         status.update(f"starting: {said}")
 
-    with console.status(f"starting: {said}") as status:
+    with console.status("starting") as status:
         try:
             async with asyncio.timeout(deadline):
-                await first(_poll(f"{endpoint}/readyz", note), wish.to_end.wait(), _done(supervisor.failure))
+                polls = _poll_all(supervisor, note)
+                await first(polls, wish.to_end.wait(), _done(supervisor.failure))
         except TimeoutError:
             raise RunFailed(f"not ready after {deadline:g} seconds: {said}") from None
     if supervisor.failure.done():
@@ -130,18 +129,27 @@ async def _ready(
         raise Ended
 
 
-async def _poll(url: str, note: Callable[[str], None]) -> None:
-    """Until the router says that it is ready."""
+async def _poll_all(supervisor: Supervisor, note: Callable[[str], None]) -> None:
+    """Until every program says that it is ready; the router does once it can use its machines."""
+    waiting = {name: each.program.observe for name, each in supervisor.watched.items()}
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
         while True:
-            try:
-                async with session.get(url) as response:
-                    if response.status == 200:
-                        return
-                    note((await response.text()).strip()[:200])
-            except (aiohttp.ClientError, TimeoutError):
-                pass
+            answers = await asyncio.gather(*(_answer(session, address) for address in waiting.values()))
+            waiting = {
+                name: waiting[name] for name, fine in zip(list(waiting), answers, strict=True) if not fine
+            }
+            if not waiting:
+                return
+            note("waiting for " + ", ".join(waiting))
             await asyncio.sleep(_POLL_SECONDS)
+
+
+async def _answer(session: aiohttp.ClientSession, address: str) -> bool:
+    try:
+        async with session.get(f"http://{address}/readyz") as response:
+            return response.status == 200
+    except (aiohttp.ClientError, TimeoutError):
+        return False
 
 
 async def _done(future: asyncio.Future[str]) -> None:

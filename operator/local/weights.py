@@ -4,9 +4,12 @@ from importlib import metadata
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from controlplane.api import Source
 from local.rundir import RunFailed
+
+_COLUMNS = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
 
 
 def weights(source: Source, *, beside: Path) -> Path:
@@ -47,5 +50,17 @@ def packaged(distribution: str) -> Path:
 
 
 def prepared(path: Path, console: Console) -> Path:
-    """Do once what every machine needs of these weights, so that they start in moments and share memory."""
-    raise NotImplementedError(path, console)
+    """Do once, with progress, what every machine needs of these weights, so that they start in moments.
+
+    Raises RunFailed for weights that the reference engine cannot serve.
+    """
+    from runtime.engine.reference.architecture import UnusableModel
+    from runtime.engine.reference.checkpoint import prepare
+
+    with Progress(*_COLUMNS, console=console, transient=True) as progress:
+        task = progress.add_task(f"preparing {path.name} (once)", total=None)
+        try:
+            prepare(path, progress=lambda done, total: progress.update(task, completed=done, total=total))
+        except UnusableModel as error:
+            raise RunFailed(str(error)) from None
+    return path
