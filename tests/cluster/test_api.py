@@ -53,7 +53,7 @@ async def test_apply_is_idempotent_and_a_refusal_is_an_error(kube: Client) -> No
     assert first["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
     with pytest.raises(ApiError, match="409 AlreadyExists"):
         await kube.create(CONFIG)
-    with pytest.raises(ApiError, match="no resource 'things.example.com'|404"):
+    with pytest.raises(ApiError, match="404"):
         await kube.list("things.example.com")
 
 

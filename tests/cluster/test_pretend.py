@@ -32,7 +32,7 @@ async def test_a_pod_without_room_waits_and_the_failure_tells_why(kube: Client, 
     await kube.apply(pod("p", on(H100.product)))
     reason = condition("PodScheduled", "False", "Unschedulable")
     await wait_for(kube, "pods", "p", reason)
-    with pytest.raises(WaitFailed, match="Insufficient nvidia.com/gpu"):
+    with pytest.raises(WaitFailed, match=r"Insufficient nvidia\.com/gpu"):
         await wait_for(kube, "pods", "p", condition("Ready"), seconds=0.5)
     await nodes.add(gpu=H100)
     await wait_for(kube, "pods", "p", condition("Ready"))

@@ -1,6 +1,5 @@
 """Pods that run their commands as local processes, each on an address of its own."""
 
-import asyncio
 import sys
 
 import aiohttp
@@ -10,7 +9,7 @@ from cluster import steering
 from cluster.client import Client, Object
 from cluster.expect import condition, restarts
 from cluster.fixtures import Nodes
-from cluster.follow import wait_for, wait_gone
+from cluster.follow import until, wait_for, wait_gone
 from cluster.running import Cluster
 from cluster.workloads import container, pod, pod_spec, service, workload
 
@@ -163,9 +162,7 @@ async def test_a_lost_node_takes_its_processes_along(cluster: Cluster, kube: Cli
     await wait_for(kube, "pods", "p", condition("Ready", "False"))
     assert alive(pid)
     await kube.annotate("nodes", node, {steering.NODE_STATE: "lost"})
-    async with asyncio.timeout(10):
-        while alive(pid):
-            await asyncio.sleep(0.05)
+    await until(lambda: not alive(pid), seconds=10)
 
 
 def log_of(cluster: Cluster, kube: Client) -> str:
@@ -181,9 +178,7 @@ def alive(pid: int) -> bool:
         return False
 
 
-async def printed(cluster: Cluster, kube: Client, word: str, seconds: float = 20) -> str:
+async def printed(cluster: Cluster, kube: Client, word: str) -> str:
     """The log of pod p, once `word` is in it."""
-    async with asyncio.timeout(seconds):
-        while word not in (text := log_of(cluster, kube)):
-            await asyncio.sleep(0.05)
-    return text
+    await until(lambda: word in log_of(cluster, kube))
+    return log_of(cluster, kube)

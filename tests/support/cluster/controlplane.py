@@ -18,7 +18,12 @@ from cluster.process import Process, ProcessFailed
 START_SECONDS = 90.0
 QUICK_CLIENT = ["--kube-api-qps=500", "--kube-api-burst=1000"]
 # A silent node is noticed in seconds; pods leave a lost node soon. Upstream waits minutes.
-NODE_LIFECYCLE = ["--node-monitor-period=1s", "--node-monitor-grace-period=12s"]
+NODE_LIFECYCLE = [
+    "--node-monitor-period=1s",
+    "--node-monitor-grace-period=12s",
+    "--node-eviction-rate=10",
+    "--secondary-node-eviction-rate=10",
+]
 EVICTION_SECONDS = 5
 
 

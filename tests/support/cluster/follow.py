@@ -14,6 +14,7 @@ import yaml
 from cluster.client import TRANSIENT, ApiError, Client, Object
 
 RETRY_SECONDS = 0.2
+POLL_SECONDS = 0.05
 RETRIED_STATUSES = {403, 409, 410, 429}  # 403: a restarted API server has no roles for a moment
 WAIT_SECONDS = 30.0
 
@@ -128,9 +129,18 @@ async def wait_gone(
                 return
             if not retried(error):
                 raise
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(POLL_SECONDS)
     events = await events_of(client, name, namespace)
     raise WaitFailed(_story(resource, name, seconds, last, events))
+
+
+async def until(holds: Callable[[], bool], *, seconds: float = WAIT_SECONDS) -> None:
+    """For what the API does not tell, such as a log: looks often. TimeoutError after `seconds`."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if holds():
+                return
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def events_of(client: Client, name: str, namespace: str | None = None) -> list[str]:
