@@ -16,6 +16,9 @@ Phase = Literal["prompt", "token", "whole"]
 End = Literal["stop", "length", "handoff", "error"]
 """Why a leg ended: an end or stop token, max_tokens, the token machine took over, or a failure."""
 
+FINISHED = "finished"
+"""Why a KV-cache is not needed after all: the first token ended the request. No failure, nothing to redo."""
+
 
 class Sampling(Struct, frozen=True, omit_defaults=True):
     """How tokens are chosen; names and meaning as in the OpenAI API and its common extensions.

@@ -146,7 +146,3 @@ class Engine(Protocol):
 
     def load(self) -> Load:
         """Counts for reports and metrics."""
-
-
-FINISHED = "finished"
-"""What `LayerPut.abort` says when the first token already ended the request: no failure, nothing to redo."""

@@ -18,7 +18,7 @@ from runtime.kv_link.messages import Abandon, Armed, Broken, Drained, Revoke, Se
 from runtime.kv_link.tickets import Lease, Ticket, verdict
 from runtime.kv_link.transport import Place, Sink, SinkEvents, Transport, TransportError
 from runtime.link import Connection
-from runtime.wire import Transfer
+from runtime.wire import FINISHED, Transfer
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +123,8 @@ class Callee:
                 self._drained(epoch)
             case Abandon(epoch=epoch, reason=reason):
                 if ticket := self._tickets.get(epoch):
-                    self._fail(ticket, f"the prompt machine gave up: {reason}")
+                    gave_up = reason if reason == FINISHED else f"the prompt machine gave up: {reason}"
+                    self._fail(ticket, gave_up)
             case Broken(reason=reason):
                 self._fail_all(reason)
                 connection.close(reason)

@@ -9,6 +9,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Awaitable
 from pathlib import Path
 
 from runtime import log
@@ -51,18 +52,21 @@ async def _serve(settings: MachineSettings) -> int:
     address = await machine.start()
     runner = await observe(machine, settings.observe) if settings.observe else None
     logger.info("ready", address=address, model=engine.info.model, kv_blocks=pool.layout.blocks)
-    first = asyncio.ensure_future(signals.get())
-    await asyncio.wait({first, machine.broken}, return_when=asyncio.FIRST_COMPLETED)
+    await _first_of(signals.get(), asyncio.shield(machine.broken))
     if not machine.broken.done():
-        second = asyncio.ensure_future(signals.get())
-        drained = asyncio.ensure_future(machine.drain(DRAIN_SECONDS))
-        await asyncio.wait({second, drained}, return_when=asyncio.FIRST_COMPLETED)
-        second.cancel()
-        drained.cancel()
+        await _first_of(signals.get(), machine.drain(DRAIN_SECONDS))
     if runner:
         await runner.cleanup()
     await machine.close()
     return _verdict(machine)
+
+
+async def _first_of(*waits: Awaitable[object]) -> None:
+    """Until one of them is over; the others are given up."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
 
 
 def _verdict(machine: Machine) -> int:

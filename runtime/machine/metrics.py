@@ -3,8 +3,8 @@
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from runtime.config import MachineSettings
-from runtime.engine import FINISHED, EngineInfo
-from runtime.wire import Load, Transfer
+from runtime.engine import EngineInfo
+from runtime.wire import FINISHED, Load, Transfer
 
 _STEP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 _VISIBLE = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -15,36 +15,40 @@ class MachineMetrics:
 
     def __init__(self, settings: MachineSettings, info: EngineInfo) -> None:
         self.registry = CollectorRegistry()
-        in_registry = {"registry": self.registry}
-        about = Gauge(
-            "splitwise_machine_info", "What this machine is", ["machine", "role", "revision", "model"],
-            **in_registry,
-        )  # fmt: skip
-        about.labels(settings.name, settings.role, settings.revision, info.model).set(1)
-        self.legs = Counter("splitwise_legs", "Legs begun, by phase", ["phase"], **in_registry)
-        self._step = Histogram(
-            "splitwise_engine_step_seconds", "Duration of an engine step", buckets=_STEP, **in_registry
+        self._about(settings, info)
+        self.legs = self._counter("splitwise_legs", "Legs begun, by phase", "phase")
+        self._step = self._histogram("splitwise_engine_step_seconds", "Duration of an engine step", _STEP)
+        self._tokens = self._counter("splitwise_engine_tokens", "Tokens sampled")
+        self._waiting = self._gauge("splitwise_sequences_waiting", "Sequences in queue")
+        self._running = self._gauge("splitwise_sequences_running", "Sequences in the batch")
+        self._queued = self._gauge("splitwise_prompt_tokens_waiting", "Prompt tokens in queue")
+        self._blocks = self._gauge("splitwise_kv_blocks", "KV blocks of this machine", "state")
+        how = ("mode", "transport")
+        self._bytes = self._counter("splitwise_kv_received_bytes", "KV bytes taken in", *how)
+        self._seconds = self._histogram(
+            "splitwise_kv_transfer_seconds", "First put to last put of a KV-cache", _STEP, *how
         )
-        self._tokens = Counter("splitwise_engine_tokens", "Tokens sampled", **in_registry)
-        self._waiting = Gauge("splitwise_sequences_waiting", "Sequences in queue", **in_registry)
-        self._running = Gauge("splitwise_sequences_running", "Sequences in the batch", **in_registry)
-        self._queued = Gauge("splitwise_prompt_tokens_waiting", "Prompt tokens in queue", **in_registry)
-        self._blocks = Gauge("splitwise_kv_blocks", "KV blocks of this machine", ["state"], **in_registry)
-        labels = ["mode", "transport"]
-        self._bytes = Counter("splitwise_kv_received_bytes", "KV bytes taken in", labels, **in_registry)
-        self._seconds = Histogram(
-            "splitwise_kv_transfer_seconds", "First put to arrival", labels, buckets=_STEP, **in_registry
-        )
-        self._visible = Histogram(
+        self._visible = self._histogram(
             "splitwise_kv_visible_seconds",
             "Last layer computed to arrival: the part that a client can notice",
-            labels,
-            buckets=_VISIBLE,
-            **in_registry,
+            _VISIBLE,
+            *how,
         )
-        self._failures = Counter(
-            "splitwise_kv_transfer_failures", "Transfers that ended in a failure", **in_registry
-        )
+        self._failures = self._counter("splitwise_kv_transfer_failures", "Transfers that failed")
+
+    def _about(self, settings: MachineSettings, info: EngineInfo) -> None:
+        labels = ("machine", "role", "revision", "model")
+        about = self._gauge("splitwise_machine_info", "What this machine is", *labels)
+        about.labels(settings.name, settings.role, settings.revision, info.model).set(1)
+
+    def _counter(self, name: str, what: str, *labels: str) -> Counter:
+        return Counter(name, what, labels, registry=self.registry)
+
+    def _gauge(self, name: str, what: str, *labels: str) -> Gauge:
+        return Gauge(name, what, labels, registry=self.registry)
+
+    def _histogram(self, name: str, what: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+        return Histogram(name, what, labels, buckets=buckets, registry=self.registry)
 
     def step(self, seconds: float, sampled: int, load: Load) -> None:
         """One engine step is over."""

@@ -7,12 +7,12 @@ the engine at once, but its blocks only when kv_link says that they are fenced.
 from dataclasses import dataclass
 from typing import Literal
 
-from runtime.engine import FINISHED, Failed, Reserved, Sampled, Work
+from runtime.engine import Failed, Reserved, Sampled, Work
 from runtime.engine.thread import EngineThread
 from runtime.errors import Cancelled, Failure, TransferFailed, failure
 from runtime.kv_link.endpoint import KvLink
 from runtime.stream import Stream
-from runtime.wire import Phase, Token, Transfer
+from runtime.wire import FINISHED, Phase, Token, Transfer
 
 _State = Literal["waiting", "armed", "running", "over"]
 

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from runtime.engine import FINISHED, Failed, Reserved, Sampled, Work
+from runtime.engine import Failed, Reserved, Sampled, Work
 from runtime.errors import Cancelled, DeadlineExceeded, TransferFailed
 from runtime.prompt_server.worker import PromptWorker
 from runtime.stream import Outbox, Stream
 from runtime.token_server.worker import TokenWorker
-from runtime.wire import Event, Phase, Sampling, Start, Token, Transfer
+from runtime.wire import FINISHED, Event, Phase, Sampling, Start, Token, Transfer
 
 STATS = Transfer("layerwise", "shm", 4096, 0.01, 0.001)
 
