@@ -86,18 +86,38 @@ def owned(name: str) -> Iterator[Path]:
     if len(str(path)) + _LONGEST_NAME > _SOCKET_NAME_LIMIT:
         raise RunFailed(f"{path} is too long a path for sockets; set XDG_RUNTIME_DIR to a shorter one")
     path.mkdir(mode=0o700, exist_ok=True)
-    with (home() / f"{name}.lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunFailed(
-                f"{name} is already up; end it with `splitwise down {name}`, or change metadata.name"
-            ) from None
+    with _locked(home() / f"{name}.lock", name):
         _end_leftovers(path)
         shutil.rmtree(path)
         path.mkdir(mode=0o700)
         yield path
         shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _locked(path: Path, name: str) -> Iterator[None]:
+    """The lock file, locked, and gone at the end; one that its last owner has just removed does not count."""
+    while True:
+        with path.open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunFailed(
+                    f"{name} is already up; end it with `splitwise down {name}`, or change metadata.name"
+                ) from None
+            if _is_at(path, lock.fileno()):
+                try:
+                    yield
+                finally:
+                    path.unlink()
+                return
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_owned(name: str) -> bool:
