@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime.engine import FINISHED, EngineInfo, EngineLimits, Failed, News, Reserved, Sampled, Work
+from runtime.engine import EngineInfo, EngineLimits, Failed, News, Reserved, Sampled, Work
 from runtime.engine.reference import blas, checkpoint, puts, requests
 from runtime.engine.reference.blocks import Blocks
 from runtime.engine.reference.kv import KvCache
@@ -20,7 +20,7 @@ from runtime.engine.reference.sequence import Sequence as Running
 from runtime.engine.reference.weights import Progress, Weights
 from runtime.errors import EngineFailure, InvalidRequest
 from runtime.kv_link.layout import Layout
-from runtime.wire import End, Load, Token
+from runtime.wire import FINISHED, End, Load, Token
 
 Logits = NDArray[np.float32]
 RecordLogits = Callable[[str, int, Logits], None]

@@ -55,4 +55,5 @@ def _safe(rows: int, matrix: Float) -> bool:
             return False
     alone = np.zeros_like(tile)
     alone[0, -1] = tile[0, 0]
-    return np.array_equal(np.matmul(alone, matrix)[0, -1], expected[0])
+    first, second = np.matmul(np.concatenate((alone, tile)), matrix)
+    return np.array_equal(first[-1], expected[0]) and np.array_equal(second, expected)
