@@ -1,6 +1,7 @@
 """One request being answered: its choices, its deadline, its times, and its one end."""
 
 import asyncio
+from time import monotonic
 from typing import Protocol
 
 from runtime.errors import DeadlineExceeded, Failure
@@ -28,16 +29,17 @@ class Watch(Protocol):
 
 
 class Answer:
-    """`begin` sends every choice on its way; `close` ends whatever still runs and releases it."""
+    """`begin` sends every choice on its way; `close` ends whatever still runs and releases it.
+
+    Times are of time.monotonic(): uvloop's own clock only counts milliseconds."""
 
     def __init__(
         self, ask: Ask, *, request_id: str, context: int, tokenizer: Tokenizer, desk: Desk, seconds: float
     ) -> None:
-        self._loop = asyncio.get_running_loop()
         self.ask = ask
         self.request_id = request_id
-        self.begun_at = self._loop.time()
-        self.deadline = self.begun_at + seconds
+        self.begun_at = monotonic()
+        self.seconds = seconds
         self.first_token_at: float | None = None
         self.failure: Failure | None = None
         self.choices = [
@@ -59,7 +61,7 @@ class Answer:
     def begin(self, sink: Sink, watch: Watch) -> None:
         self._sink = sink
         self._watch = watch
-        self._timer = self._loop.call_at(self.deadline, self._expire)
+        self._timer = asyncio.get_running_loop().call_later(self.seconds_left(), self._expire)
         for choice in self.choices:
             if not self._over:
                 self._desk.place(choice)
@@ -105,13 +107,13 @@ class Answer:
         self._sink.ended(failure)
 
     def seconds_left(self) -> float:
-        return max(0.0, self.deadline - self._loop.time())
+        return max(0.0, self.begun_at + self.seconds - monotonic())
 
     def _expire(self) -> None:
-        self.failed(self.choices[0], DeadlineExceeded(f"not done within {self.deadline - self.begun_at:g} s"))
+        self.failed(self.choices[0], DeadlineExceeded(f"not done within {self.seconds:g} s"))
 
     def _time(self, choice: Choice) -> None:
-        now = self._loop.time()
+        now = monotonic()
         if choice.last_token_at:
             self._watch.next_token(now - choice.last_token_at)
         else:

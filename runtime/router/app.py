@@ -88,7 +88,7 @@ class App:
             raise
         finally:
             answer.close()
-            now = asyncio.get_running_loop().time()
+            now = time.monotonic()
             router.metrics.ended(answer, outcome=outcome, now=now)
             logger.info("request", **log_fields(answer, outcome=outcome, now=now))
 
@@ -129,7 +129,7 @@ async def _stream(request: web.Request, answer: Answer, shape: Shape, router: Ro
     if not await stream.begun() and answer.failure is not None:
         raise answer.failure
     try:
-        async with asyncio.timeout_at(answer.deadline + READ_ON_SECONDS):
+        async with asyncio.timeout(answer.seconds_left() + READ_ON_SECONDS):
             return await stream.run(request, {**_EVENTS, REQUEST_ID: answer.request_id})
     except TimeoutError:
         if request.transport is not None:

@@ -68,7 +68,7 @@ class Choice:
         self.transfer: Transfer | None = None
         self.attempts = 0
         self.avoid: set[str] = set()
-        self.placed_at = self.first_token_at = self.last_token_at = 0.0  # loop time; 0: not yet
+        self.placed_at = self.first_token_at = self.last_token_at = 0.0  # time.monotonic(); 0: not yet
         self._request_id = request_id
         self._prompt = prompt
         self._sampling = sampling

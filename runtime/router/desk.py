@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from time import monotonic
 
 from runtime.config import RouterSettings
 from runtime.errors import NoCapacity
@@ -68,7 +69,7 @@ class Desk:
         booking = self._books.book(found, request)
         place = Place(machines[found.prompt], machines[found.token], booking, found.why)
         self._on_place(place)
-        choice.placed_at = choice.placed_at or asyncio.get_running_loop().time()
+        choice.placed_at = choice.placed_at or monotonic()
         choice.run(place)
         return None
 

@@ -21,7 +21,7 @@ from runtime.router.machine import Machine, Unfit
 from runtime.wire import MachineInfo, Step
 
 FIRST_RETRY_SECONDS = 0.1
-LAST_RETRY_SECONDS = 5.0
+LAST_RETRY_SECONDS = 2.0
 _decode_info = msgspec.msgpack.Decoder(MachineInfo).decode
 logger = log.logger("fleet")
 
@@ -111,14 +111,16 @@ class Fleet:
 
     async def _keep(self, machine: Machine) -> None:
         """Keep a connection to a machine for as long as it is wanted."""
-        delay = FIRST_RETRY_SECONDS
+        delay, told = FIRST_RETRY_SECONDS, ""
         while True:
             try:
                 await self._connect(machine)
-                delay = FIRST_RETRY_SECONDS
+                delay, told = FIRST_RETRY_SECONDS, ""
                 logger.warning("machine lost", machine=machine.name, reason=await machine.lost())
             except (LinkError, Unfit) as error:
-                logger.warning("machine not connected", machine=machine.name, reason=str(error))
+                if str(error) != told:  # once for each reason, not for each try
+                    logger.warning("machine not connected", machine=machine.name, reason=str(error))
+                told = str(error)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY_SECONDS)
 

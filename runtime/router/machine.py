@@ -46,6 +46,11 @@ class Machine:
         return self._connection is not None and not self._retired and not self.load.draining
 
     @property
+    def role(self) -> str:
+        """Its role, or "unknown" before the first connection."""
+        return self.info.role if self.info.model else "unknown"
+
+    @property
     def is_connected(self) -> bool:
         return self._connection is not None
 

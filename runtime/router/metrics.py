@@ -139,8 +139,8 @@ class LookedUp(Collector):
         streams.add_metric([], self._metrics.streams_open)
         waiting.add_metric([], self._waiting())
         known = list(self._machines())
-        for role in ("prompt", "token", "mixed"):
-            alike = [machine for machine in known if machine.info.role == role]
+        for role in ("prompt", "token", "mixed", "unknown"):
+            alike = [machine for machine in known if machine.role == role]
             machines.add_metric([role, "known"], len(alike))
             machines.add_metric([role, "ready"], sum(machine.usable for machine in alike))
         for machine in known:
