@@ -3,7 +3,7 @@
 Prompts go first come first served, together as long as they stay within a budget of prompt tokens; a prompt
 over the budget goes alone, in pieces of the budget. Sequences in their token phase all join, one token
 each; beside prompts they take what is left of the budget. Those left out are passed over, and whoever was
-passed over too often goes before everything else, so prompts cannot starve them.
+passed over too often goes before everything else, so nothing can starve them.
 """
 
 from collections.abc import Iterable, Sequence
@@ -63,7 +63,8 @@ def token_batch(
     sequences: int,
 ) -> tuple[str, ...]:
     """Who gets a token beside so many prompt tokens. `residents` are oldest first; at most `sequences` go."""
-    aged = [resident.id for resident in residents if resident.passed_over >= PASSES]
-    fresh = [resident.id for resident in residents if resident.passed_over < PASSES]
+    aged = [resident for resident in residents if resident.passed_over >= PASSES]
+    aged.sort(key=lambda resident: -resident.passed_over)  # stable: oldest first among equals
+    fresh = [resident for resident in residents if resident.passed_over < PASSES]
     room = max(0, budget - prompt_tokens - len(aged)) if prompt_tokens else sequences
-    return tuple((aged + fresh[:room])[:sequences])
+    return tuple(resident.id for resident in (aged + fresh[:room])[:sequences])

@@ -36,7 +36,7 @@ def prompt(length: int) -> list[int]:
 
 def vector(shape: tiny_llama.Shape, length: int) -> dict[str, Any]:
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM  # type: ignore[import-not-found,unused-ignore]
 
     with tempfile.TemporaryDirectory() as folder:
         path = tiny_llama.make(Path(folder), shape)

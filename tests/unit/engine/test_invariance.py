@@ -46,8 +46,13 @@ def test_in_a_batch_of_others(llama: Path, cache_dir: Path, alone: Rig, place: i
 
 def test_joined_midway_by_others(llama: Path, cache_dir: Path, alone: Rig) -> None:
     ours = rig(llama, cache_dir).submit(work(prompt=PROMPT, max_tokens=24))
-    late = iter([work(f"o{at}", prompt) for at, prompt in enumerate(OTHERS)])
-    ours.run(during=lambda: ours.submit(*[w for w in [next(late, None)] if w]) and None)
+    late = [work(f"o{at}", prompt) for at, prompt in enumerate(OTHERS)]
+
+    def join() -> None:
+        if late:
+            ours.submit(late.pop())
+
+    ours.run(during=join)
     same_bits(ours, alone)
 
 
@@ -129,6 +134,15 @@ def test_kv_that_is_not_a_number_fails_its_own_request_only(llama: Path, cache_d
     assert failed.code == "engine_failure"
     same_bits(token_rig, alone)
     assert token_rig.used == 0
+
+
+def test_a_long_prompt_cut_and_shared(llama: Path, cache_dir: Path) -> None:
+    """Sums over more than a thousand keys, where summation has most room to differ."""
+    long = [3 + (13 * place + place // 7) % 380 for place in range(1500)]
+    whole = rig(llama, cache_dir).submit(work(prompt=long, max_tokens=20)).run()
+    cut = rig(llama, cache_dir, budget=333)
+    cut.submit(work("b", OTHERS[4]), work(prompt=long, max_tokens=20), work("c", long[:700]))
+    same_bits(cut.run(), whole)
 
 
 def test_qwen2_split_over_two_machines(qwen2: Path, cache_dir: Path) -> None:
