@@ -34,7 +34,10 @@ def _from_folder(folder: Path) -> Tokenizer:
     if not file.is_file():
         raise ValueError("there is no tokenizer.json; export the fast tokenizer of the model")
     settings, model = _json(folder / "tokenizer_config.json"), _json(folder / "config.json")
-    encoder = Encoder.from_file(str(file))
+    try:
+        encoder = Encoder.from_file(str(file))
+    except Exception as error:  # the library raises nothing narrower
+        raise ValueError(f"tokenizer.json: {error}") from error
     special = {
         name: token["content"] if isinstance(token, dict) else token
         for name in _SPECIAL_NAMES
