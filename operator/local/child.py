@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import sys
@@ -81,8 +82,18 @@ def ended(code: int) -> str:
         return f"killed by signal {-code}"
 
 
-def last_line(log: Path) -> str:
-    """The last line of a log that is not empty, or ""."""
+def last_words(log: Path) -> str:
+    """The last line of a log that is not empty, or ""; of a JSON line its event and the end of its error."""
+    line = _last_line(log)
+    try:
+        fields = json.loads(line)
+        error = str(fields.get("error", "")).strip().splitlines()
+        return ": ".join((fields["event"], *error[-1:]))
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return line
+
+
+def _last_line(log: Path) -> str:
     try:
         with log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))

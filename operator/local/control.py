@@ -47,7 +47,7 @@ def ps(console: Console) -> None:
                 str(program.pid),
                 _state(program),
                 str(program.restarts),
-                f"http://{program.observe}/metrics" if program.observe else "",
+                program.observe,
             )
     console.print(table if table.rows else "nothing is up")
 

@@ -8,7 +8,7 @@ import openai
 from rich.console import Console
 
 from controlplane.api import SplitwiseDeployment, read
-from local.ask import Answer, ask
+from local.ask import Answer, KvTrace, ask
 from local.rundir import RunFailed
 from local.serve import Ended, Options, refuse_early, running
 from local.up import weights_of
@@ -42,14 +42,14 @@ And if a cart breaks down? Then we tell the customer nothing, take the list from
 starts from the beginning of the street, passing quietly by the doors that have signed already.
 Come and see it before the winter. Your brother, Tomas.
 
-Question: what does the second crew do? Answer in one sentence."""
+Question: who wrote this letter? Answer in one sentence."""
 
-QUESTIONS = (
-    ("What is the capital of France?", 24),
-    (LETTER, 40),
-    ("Name three things one finds in a kitchen.", 32),
+ROUNDS = (
+    (("What is the capital of France?", 24),),
+    ((LETTER, 36), ("Write one sentence about the sea.", 40)),
 )
-"""(question, most tokens of its answer). The letter is over 512 tokens: its KV-cache goes layer by layer."""
+"""(question, most tokens of its answer); those of a round are asked together, so that they share batches.
+The letter is over 512 tokens: its KV-cache goes layer by layer."""
 
 
 def demo(examples: Path, *, console: Console) -> int:
@@ -87,15 +87,15 @@ async def _demo(
     tokens = sum(len(answer.served.token_ids) for answer in ours)
     equal = f"{len(ours)} answers, {tokens} tokens: text and token ids are the same, split and unsplit"
     console.print(f"[green]✓[/] {equal}\n", highlight=False)
-    console.print(_NEXT, highlight=False, markup=False)
+    console.print(_NEXT, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
 _NEXT = """\
 Next:
-  .venv/bin/splitwise up deploy/examples/local.yaml    keep it running, with an OpenAI endpoint
+  .venv/bin/splitwise up deploy/examples/local.yaml    an OpenAI endpoint, until Ctrl-C
   .venv/bin/splitwise chat                             talk to it, from another terminal
-  .venv/bin/splitwise ps                               its machines; kill one and see what happens
+  .venv/bin/splitwise ps                               its machines: kill one in the middle of an answer
   docs/index.md                                        how it works"""
 
 
@@ -122,26 +122,47 @@ async def _answers(
 async def _ask_all(endpoint: str, model: str, console: Console) -> list[Answer]:
     answers = []
     async with openai.AsyncOpenAI(base_url=f"{endpoint}/v1", api_key="none", max_retries=0) as client:
-        for question, max_tokens in QUESTIONS:
-            console.print(f"[bold cyan]?[/] {_short(question)}", highlight=False)
-            console.print("  ", end="")
-            answer = await ask(
-                client,
-                model,
-                question,
-                max_tokens=max_tokens,
-                hear=lambda text: console.print(text, end="", markup=False, highlight=False, soft_wrap=True),
-            )
-            console.print(f"\n  [dim]{facts(answer)}[/]\n", highlight=False, soft_wrap=True)
-            answers.append(answer)
+        for questions in ROUNDS:
+            answers += await _ask_together(client, model, questions, console)
     return answers
+
+
+async def _ask_together(
+    client: openai.AsyncOpenAI, model: str, questions: Sequence[tuple[str, int]], console: Console
+) -> list[Answer]:
+    """Stream the first answer to the console, and print the others once all are there."""
+
+    def hear(text: str) -> None:
+        console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+
+    asking = [
+        ask(client, model, question, max_tokens=max_tokens, hear=(lambda text: None) if index else hear)
+        for index, (question, max_tokens) in enumerate(questions)
+    ]
+    _pose(questions[0][0], console)
+    answers = await asyncio.gather(*asking)
+    _close(answers[0], console)
+    for (question, _), answer in zip(questions[1:], answers[1:], strict=True):
+        _pose(question, console, " [dim](asked at the same time)[/]")
+        hear(answer.text)
+        _close(answer, console)
+    return answers
+
+
+def _pose(question: str, console: Console, note: str = "") -> None:
+    console.print(f"[bold cyan]?[/] {_short(question)}{note}", highlight=False, soft_wrap=True)
+    console.print("  ", end="")
+
+
+def _close(answer: Answer, console: Console) -> None:
+    console.print(f"\n  [dim]{facts(answer)}[/]\n", highlight=False, soft_wrap=True)
 
 
 def _short(question: str) -> str:
     """The question, or its beginning and its end."""
     if len(question) < 100:
         return question
-    return f"{question[:40].rstrip()} … {question[-62:].lstrip()}"
+    return f"{question[:10]}… {question.splitlines()[-1]}"
 
 
 def facts(answer: Answer) -> str:
@@ -151,13 +172,19 @@ def facts(answer: Answer) -> str:
     if kv is None:
         how = f"{served.token_machine} alone"
     else:
-        visible = f", {kv.visible_seconds * 1e3:.1f} ms of it visible" if kv.visible_seconds >= 0 else ""
-        how = (
-            f"{served.prompt_machine} → {served.token_machine}: KV-cache of {kv.bytes / 1e6:.1f} MB,"
-            f" {kv.mode} over {kv.transport}, {kv.seconds * 1e3:.1f} ms{visible}"
-        )
+        how = f"{served.prompt_machine} → {served.token_machine}, {_travel(kv)}"
     tbt = f", TBT {answer.tbt * 1e3:.0f} ms" if answer.tbt is not None else ""
     return f"{how}\n  {tokens}; TTFT {answer.ttft * 1e3:.0f} ms{tbt}"
+
+
+def _travel(kv: KvTrace) -> str:
+    mode = "layer by layer" if kv.mode == "layerwise" else "in one piece"
+    seen = (
+        f", there {kv.visible_seconds * 1e3:.0f} ms after the last layer" if kv.visible_seconds >= 0 else ""
+    )
+    return (
+        f"{kv.bytes / 1e6:.1f} MB of KV-cache {mode} over {kv.transport} in {kv.seconds * 1e3:.0f} ms{seen}"
+    )
 
 
 def unsplit(answers: Sequence[Answer]) -> list[str]:

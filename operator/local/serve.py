@@ -10,6 +10,7 @@ from pathlib import Path
 
 import aiohttp
 from rich.console import Console
+from rich.markup import escape
 
 from controlplane.api import SplitwiseDeployment
 from local.child import start_time
@@ -95,7 +96,9 @@ async def running(
         _write(folder, planned)
         supervisor = Supervisor(
             environment=os.environ | ONE_THREAD,
-            told=lambda sentence: console.print(f"[yellow]![/] {sentence}", highlight=False),
+            told=lambda sentence: console.print(
+                f"[yellow]![/] {escape(sentence)}", highlight=False, soft_wrap=True
+            ),
             changed=lambda: write_record(folder, _record(deployment, endpoint, supervisor)),
             restart=options.restart,
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from local.child import Process, Program, ended, last_line, spawn, start_time
+from local.child import Process, Program, ended, last_words, spawn, start_time
 
 State = Literal["starting", "running", "waiting", "ended"]
 _QUIET_SECONDS = 60.0
@@ -152,5 +152,5 @@ class Supervisor:
 
 
 def _obituary(program: Program, code: int) -> str:
-    line = last_line(program.log)
+    line = last_words(program.log)
     return f"{program.name} ended ({ended(code)})" + (f"; its last words: {line}" if line else "")

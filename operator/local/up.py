@@ -56,6 +56,10 @@ def _greet(deployment: SplitwiseDeployment, endpoint: str, console: Console) -> 
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     body = shlex.quote(json.dumps({"model": name, "messages": messages}))
     curl = f"curl {endpoint}/v1/chat/completions -H 'Content-Type: application/json' -d {body}"
-    console.print(f"[green]ready[/]  {name} at [bold]{endpoint}/v1[/], machines: {counts}", highlight=False)
+    console.print(
+        f"[green]ready[/]  {name} at [bold]{endpoint}/v1[/], machines: {counts}",
+        highlight=False,
+        soft_wrap=True,
+    )
     console.print(curl, highlight=False, soft_wrap=True, markup=False)
     console.print("Ctrl-C ends it.")

@@ -1,5 +1,6 @@
 """Where a model's weights are on this computer."""
 
+import contextlib
 from importlib import metadata
 from pathlib import Path
 
@@ -57,10 +58,17 @@ def prepared(path: Path, console: Console) -> Path:
     from runtime.engine.reference.architecture import UnusableModel
     from runtime.engine.reference.checkpoint import prepare
 
-    with Progress(*_COLUMNS, console=console, transient=True) as progress:
-        task = progress.add_task(f"preparing {path.name} (once)", total=None)
+    with contextlib.ExitStack() as shown:
+        bar = Progress(*_COLUMNS, console=console, transient=True)
+        task = bar.add_task(f"preparing {path.name} (once)")
+
+        def advance(done: int, total: int) -> None:
+            if not bar.live.is_started:
+                shown.enter_context(bar)
+            bar.update(task, completed=done, total=total)
+
         try:
-            prepare(path, progress=lambda done, total: progress.update(task, completed=done, total=total))
+            prepare(path, progress=advance)
         except UnusableModel as error:
             raise RunFailed(str(error)) from None
     return path

@@ -100,7 +100,7 @@ def test_ps_logs_and_down(up: Command, capsys: pytest.CaptureFixture[str]) -> No
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     programs = running()[0].programs
     assert [line[:7] for line in lines[1:]] == [
-        ["tiny", p.name, p.role, str(p.pid), "ready", "0", f"http://{p.observe}/metrics"] for p in programs
+        ["tiny", p.name, p.role, str(p.pid), "ready", "0", p.observe] for p in programs
     ]
     assert main(["logs", "mixed-0"]) == 0
     assert capsys.readouterr().out == f"serving {programs[0].observe}\n"

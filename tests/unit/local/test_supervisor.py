@@ -1,6 +1,7 @@
 """The supervisor: programs start, are started again with a reason, and never outlive it."""
 
 import asyncio
+import json
 import os
 import select
 import signal
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from local.child import Process, Program, ended, last_line, start_time
+from local.child import Process, Program, ended, last_words, start_time
 from local.supervisor import Supervisor, backoff
 
 UP = "import signal, sys; print('up', flush=True); open(sys.argv[1], 'w').write('up'); "
@@ -89,7 +90,7 @@ async def test_a_dead_program_is_started_again_and_its_end_is_told(tmp_path: Pat
         assert not first.is_alive
 
 
-async def test_the_exit_code_and_the_last_line_are_told(tmp_path: Path) -> None:
+async def test_the_exit_code_and_the_last_words_are_told(tmp_path: Path) -> None:
     gate = tmp_path / "once"
     code = f"""
 import pathlib, signal, sys
@@ -199,11 +200,27 @@ def test_how_a_process_ended(code: int, text: str) -> None:
     assert ended(code) == text
 
 
-def test_the_last_line_of_a_log(tmp_path: Path) -> None:
+def test_the_last_words_of_a_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
-    assert last_line(log) == ""
+    assert last_words(log) == ""
     log.write_bytes(b"x" * 20000 + b"\nfirst\n last \n\n")
-    assert last_line(log) == "last"
+    assert last_words(log) == "last"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ({"event": "ready", "machine": "token-0"}, "ready"),
+        ({"event": "failed", "error": "Traceback\n  file\nValueError: no"}, "failed: ValueError: no"),
+        ({"other": 1}, '{"other": 1}'),
+        (["event"], '["event"]'),
+    ],
+)
+def test_the_last_words_of_a_json_log_are_its_event_and_error(
+    line: object, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / "log").write_text(json.dumps(line))
+    assert last_words(tmp_path / "log") == words
 
 
 def test_a_process_is_not_mistaken_for_another_with_its_number() -> None:
