@@ -26,6 +26,7 @@ help: ## List what can be made
 
 .PHONY: setup
 setup: $(MADE)/project ## Make .venv with everything locked (about a minute, once)
+	@:
 
 .PHONY: python
 python:
@@ -37,12 +38,13 @@ python:
 
 $(MADE)/bootstrap: requirements/bootstrap.txt
 	@$(MAKE) --no-print-directory python
+	@echo "making $(VENV)"
 	@$(PYTHON) -m venv --clear $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --require-hashes -r $<
 	@mkdir -p $(@D) && touch $@
 
 $(MADE)/packages: $(MADE)/bootstrap requirements/dev.txt requirements/demo.txt
-	$(UV_PIP) sync --quiet --require-hashes requirements/bootstrap.txt requirements/dev.txt requirements/demo.txt
+	@$(UV_PIP) sync --quiet --require-hashes requirements/bootstrap.txt requirements/dev.txt requirements/demo.txt
 	@touch $@
 
 $(MADE)/project: $(MADE)/packages pyproject.toml
@@ -80,10 +82,6 @@ fmt: setup ## Put the code into shape
 	$(BIN)/ruff check --fix --quiet || true
 	$(BIN)/ruff format
 
-.PHONY: bench
-bench: setup ## Run the benchmarks
-	$(BIN)/python -m bench
-
 # ---- keeping house
 
 COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
@@ -100,5 +98,4 @@ clean: ## Remove what was made here, .venv included
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
--include tools/tools.mk
--include tools/vllm.mk
+-include $(wildcard tools/*.mk bench/*.mk)
