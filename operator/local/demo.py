@@ -178,13 +178,12 @@ def facts(answer: Answer) -> str:
 
 
 def _travel(kv: KvTrace) -> str:
-    mode = "layer by layer" if kv.mode == "layerwise" else "in one piece"
+    took = f"{kv.seconds * 1e3:.0f} ms"
+    how = f"layer by layer behind {took} of compute" if kv.mode == "layerwise" else f"in one piece, {took}"
     seen = (
-        f", there {kv.visible_seconds * 1e3:.0f} ms after the last layer" if kv.visible_seconds >= 0 else ""
+        f"; there {kv.visible_seconds * 1e3:.0f} ms after the last layer" if kv.visible_seconds >= 0 else ""
     )
-    return (
-        f"{kv.bytes / 1e6:.1f} MB of KV-cache {mode} over {kv.transport} in {kv.seconds * 1e3:.0f} ms{seen}"
-    )
+    return f"{kv.bytes / 1e6:.1f} MB of KV-cache over {kv.transport} {how}{seen}"
 
 
 def unsplit(answers: Sequence[Answer]) -> list[str]:

@@ -110,7 +110,7 @@ def answer(text: str = "yes", **served: Any) -> Answer:
 
 def test_facts_of_a_split_answer() -> None:
     assert demo.facts(answer()) == (
-        "prompt-0 → token-0, 28.0 MB of KV-cache layer by layer over shm in 5600 ms,"
+        "prompt-0 → token-0, 28.0 MB of KV-cache over shm layer by layer behind 5600 ms of compute;"
         " there 16 ms after the last layer\n"
         "  11 prompt tokens, 3 output tokens; TTFT 250 ms, TBT 100 ms"
     )
@@ -119,7 +119,7 @@ def test_facts_of_a_split_answer() -> None:
 def test_facts_say_only_what_is_known() -> None:
     serialized = KV | {"mode": "serialized", "visible_seconds": -1}
     text = demo.facts(replace(answer(kv=serialized), tbt=None))
-    assert "in one piece over shm in 5600 ms\n" in text
+    assert "KV-cache over shm in one piece, 5600 ms\n" in text
     assert text.endswith("TTFT 250 ms")
     assert demo.facts(answer(kv=None)).startswith("token-0 alone\n")
 
