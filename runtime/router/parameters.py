@@ -143,7 +143,7 @@ def _fields(kind: type[Struct]) -> Mapping[str, str | None]:
 def _object(raw: bytes) -> dict[str, Any]:
     try:
         body = msgspec.json.decode(raw)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         _name_infinite(raw)
         raise Problem(f"the body is not valid JSON: {error}") from None
     if not isinstance(body, dict):
