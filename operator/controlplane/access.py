@@ -17,17 +17,36 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`token_file` is read again for each call, since the kubelet renews it."""
+    """`token_file` is read again for each call, since the kubelet renews it. `authority`, `certificate` and
+    `key` are PEM texts."""
 
     server: str
     namespace: str = "default"
     token: str = field(default="", repr=False)
     token_file: Path | None = None
-    tls: ssl.SSLContext | None = None
+    authority: str = field(default="", repr=False)
+    certificate: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
+    insecure: bool = False
 
     def bearer(self) -> str:
         """The token to show now; empty for none."""
         return self.token_file.read_text().strip() if self.token_file else self.token
+
+    def tls(self) -> ssl.SSLContext | None:
+        """For HTTPS; None for a plain server, such as `kubectl proxy`."""
+        if not self.server.startswith("https:"):
+            return None
+        context = ssl.create_default_context(cadata=self.authority or None)
+        if self.insecure:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if self.certificate:
+            with tempfile.NamedTemporaryFile(suffix=".pem") as file:  # key pairs are read from files only
+                file.write(f"{self.certificate}\n{self.key}\n".encode())
+                file.flush()
+                context.load_cert_chain(file.name)
+        return context
 
 
 def find_access() -> Access:
@@ -48,7 +67,7 @@ def _in_cluster() -> Access:
         server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}",
         namespace=(ACCOUNT / "namespace").read_text().strip(),
         token_file=ACCOUNT / "token",
-        tls=ssl.create_default_context(cafile=str(ACCOUNT / "ca.crt")),
+        authority=(ACCOUNT / "ca.crt").read_text(),
     )
 
 
@@ -66,9 +85,12 @@ def from_kubeconfig(path: Path) -> Access:
             namespace=context.get("namespace", "default"),
             token=user.get("token", ""),
             token_file=path.parent / user["tokenFile"] if "tokenFile" in user else None,
-            tls=_tls(cluster, user, path.parent) if cluster["server"].startswith("https") else None,
+            authority=_pem(cluster, "certificate-authority", path.parent),
+            certificate=_pem(user, "client-certificate", path.parent),
+            key=_pem(user, "client-key", path.parent),
+            insecure=bool(cluster.get("insecure-skip-tls-verify")),
         )
-    except (OSError, KeyError, TypeError, yaml.YAMLError) as error:
+    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
         raise NoAccess(f"{path}: not a kubeconfig with a current context: {error!r}") from error
 
 
@@ -79,25 +101,8 @@ def _named(config: dict[str, Any], section: str, name: str) -> dict[str, Any]:
     raise KeyError(f"{section}: {name}")
 
 
-def _tls(cluster: dict[str, Any], user: dict[str, Any], folder: Path) -> ssl.SSLContext:
-    authority = cluster.get("certificate-authority-data")
-    context = ssl.create_default_context(
-        cafile=str(folder / cluster["certificate-authority"]) if "certificate-authority" in cluster else None,
-        cadata=base64.b64decode(authority).decode() if authority else None,
-    )
-    if cluster.get("insecure-skip-tls-verify"):
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    if "client-certificate" in user:
-        context.load_cert_chain(folder / user["client-certificate"], folder / user["client-key"])
-    elif "client-certificate-data" in user:
-        _load_inline(context, user["client-certificate-data"], user["client-key-data"])
-    return context
-
-
-def _load_inline(context: ssl.SSLContext, certificate: str, key: str) -> None:
-    """The ssl module reads key pairs from files only, so for a moment there is one."""
-    with tempfile.NamedTemporaryFile(suffix=".pem") as file:
-        file.write(base64.b64decode(certificate) + b"\n" + base64.b64decode(key))
-        file.flush()
-        context.load_cert_chain(file.name)
+def _pem(entry: dict[str, Any], field: str, folder: Path) -> str:
+    """A PEM text that is inline, in a file, or not there."""
+    if inline := entry.get(f"{field}-data"):
+        return base64.b64decode(inline).decode()
+    return (folder / entry[field]).read_text() if field in entry else ""

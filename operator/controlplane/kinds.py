@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from controlplane.api import GROUP, KIND, PLURAL, VERSION
 from controlplane.api.scaler import SCALER_KIND, SCALER_PLURAL
 
-READ = ("get", "list", "watch")
+READ = ("list", "watch")
 WRITE = ("create", "patch", "delete")
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
     """`child`: made for a deployment, listed in each pass. `watched`: its changes wake the deployment.
-    `status`: verbs on the status subresource."""
+    `status`: verbs on the status subresource. `own`: only in the operator's own namespace."""
 
     name: str
     group: str
@@ -25,6 +25,7 @@ class Kind:
     child: bool = True
     watched: bool = True
     cluster: bool = False
+    own: bool = False
     status: tuple[str, ...] = ()
 
     @property
@@ -41,7 +42,7 @@ class Kind:
 _RBAC = "rbac.authorization.k8s.io"
 
 _ALL = (
-    Kind(KIND, GROUP, VERSION, PLURAL, verbs=READ, child=False, status=("patch",)),
+    Kind(KIND, GROUP, VERSION, PLURAL, verbs=("get", *READ), child=False, status=("patch",)),
     Kind(SCALER_KIND, GROUP, VERSION, SCALER_PLURAL, status=("patch",)),
     Kind("ServiceAccount", "", "v1", "serviceaccounts"),
     Kind("Role", _RBAC, "v1", "roles"),
@@ -57,6 +58,16 @@ _ALL = (
     Kind("ServiceMonitor", "monitoring.coreos.com", "v1", "servicemonitors", watched=False),
     Kind("Pod", "", "v1", "pods", verbs=READ, child=False),
     Kind("Node", "", "v1", "nodes", verbs=(*READ, "patch"), child=False, watched=False, cluster=True),
+    Kind(
+        "Lease",
+        "coordination.k8s.io",
+        "v1",
+        "leases",
+        verbs=("get", *WRITE),
+        child=False,
+        watched=False,
+        own=True,
+    ),
     Kind("Event", "", "v1", "events", verbs=("create",), child=False, watched=False),
     Kind(
         "HorizontalPodAutoscaler",
@@ -71,5 +82,5 @@ _ALL = (
 
 KINDS = {kind.name: kind for kind in _ALL}
 
-PASSED_ON = (("discovery.k8s.io", "endpointslices", READ),)
+PASSED_ON = (("discovery.k8s.io", "endpointslices", ("get", *READ)),)
 """What the operator only grants to routers; Kubernetes lets nobody grant more than he has."""

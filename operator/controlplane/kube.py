@@ -50,7 +50,7 @@ class ApiServer:
         self.writes = 0
 
     async def __aenter__(self) -> Self:
-        connector = aiohttp.TCPConnector(ssl=self._access.tls or True, limit=32)
+        connector = aiohttp.TCPConnector(ssl=self._access.tls() or True, limit=32)
         timeout = aiohttp.ClientTimeout(total=REQUEST_SECONDS)
         self._session = aiohttp.ClientSession(connector=connector, timeout=timeout)
         return self

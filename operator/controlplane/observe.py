@@ -28,6 +28,7 @@ class Pod:
     component: str
     template: str
     node: str = ""
+    address: str = ""
     ready: bool = False
     leaving: bool = False
     trouble: str = ""
@@ -119,6 +120,7 @@ def pod_of(pod: Manifest) -> Pod:
         component=labels.get(names.POOL, ""),
         template=labels.get(names.TEMPLATE, ""),
         node=pod.get("spec", {}).get("nodeName", ""),
+        address=status.get("podIP", ""),
         ready=not leaving and conditions.get("Ready", {}).get("status") == "True",
         leaving=leaving,
         trouble=_trouble(status),

@@ -36,6 +36,11 @@ class OperatorSettings(BaseModel):
     )
     disruption_budgets: bool = Field(True, description="Let a drain take one machine of a pool at a time.")
     service_monitors: bool = Field(True, description="Make a ServiceMonitor where that kind exists.")
+    ask_routers: bool = Field(
+        True,
+        description="Ask routers which machines they know before a deployment is called ready; the operator"
+        " must be able to reach their pods.",
+    )
     resync_seconds: int = Field(
         300, ge=10, description="How often every deployment is looked at without a cause."
     )

@@ -1,0 +1,106 @@
+"""`python -m controlplane COMMAND`: the operator and its previews.
+
+run        serve the deployments of a cluster
+cleanup    take the operator's labels off all nodes, before it is uninstalled
+render     print what would be applied for a file
+diff       say what a changed file would do, and which pods restart
+generate   write the CRDs, RBAC, chart schema and reference pages, or check them
+
+Exit status 2: something that was given cannot be used.
+"""
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import yaml
+
+from controlplane.access import find_access
+from controlplane.api import InvalidDeployment, read
+from controlplane.errors import ControlPlaneError
+from controlplane.settings import OperatorSettings
+from runtime import log
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="controlplane", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="serve the deployments of a cluster")
+    run.add_argument("--settings", type=Path, help="an OperatorSettings file (YAML)")
+    run.add_argument("--observe", default="", help="address of /healthz and /metrics, such as 0.0.0.0:8080")
+    commands.add_parser("cleanup", help="take the operator's labels off all nodes")
+    render = commands.add_parser("render", help="print what would be applied for a file")
+    render.add_argument("file", type=Path)
+    diff = commands.add_parser("diff", help="say what a changed file would do")
+    diff.add_argument("old", type=Path)
+    diff.add_argument("new", type=Path)
+    generate = commands.add_parser("generate", help="write what follows from the models and tables")
+    generate.add_argument("--check", action="store_true", help="write nothing; fail if something is stale")
+    options = parser.parse_args()
+    try:
+        return _COMMANDS[options.command](options)
+    except (ControlPlaneError, InvalidDeployment, ValueError, OSError) as error:
+        print(f"controlplane: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(options: argparse.Namespace) -> int:
+    from controlplane.serve import run
+
+    settings = OperatorSettings.read(options.settings) if options.settings else OperatorSettings()
+    log.set_up(program="operator")
+    return asyncio.run(run(find_access(), settings, observe=options.observe))
+
+
+def _cleanup(options: argparse.Namespace) -> int:
+    from controlplane.cleanup import cleanup
+
+    log.set_up(program="cleanup")
+    return asyncio.run(cleanup(find_access()))
+
+
+def _render(options: argparse.Namespace) -> int:
+    from controlplane.render import render
+
+    yaml.safe_dump_all(render(read(options.file)), sys.stdout, sort_keys=False, width=110)
+    return 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    from controlplane.render import diff
+
+    for preview in diff(read(options.old), read(options.new)):
+        restarts = "  (pods restart)" if preview.restarts else ""
+        print(f"{preview.action} {preview.ref.kind}/{preview.ref.name}{restarts}")
+        for reason in preview.why:
+            print(f"    {reason}")
+    return 0
+
+
+def _generate(options: argparse.Namespace) -> int:
+    from controlplane import generate
+
+    root = Path(__file__).resolve().parents[2]
+    if not options.check:
+        generate.write(root)
+        return 0
+    stale = generate.check(root)
+    for path in stale:
+        print(f"stale: {path}; run python -m controlplane generate", file=sys.stderr)
+    return int(bool(stale))
+
+
+_COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "cleanup": _cleanup,
+    "render": _render,
+    "diff": _diff,
+    "generate": _generate,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

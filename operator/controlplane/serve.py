@@ -1,0 +1,180 @@
+"""The running operator: one leader, a queue of passes, kopf's watchers, health and metrics."""
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import kopf
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
+
+from controlplane import nodes, watch
+from controlplane.access import Access
+from controlplane.api import KIND
+from controlplane.errors import ApiError
+from controlplane.kube import ApiServer
+from controlplane.lease import Lease
+from controlplane.reconcile import Key, World, reconcile
+from controlplane.routers import Routers, Scraped, Unasked
+from controlplane.settings import OperatorSettings
+from controlplane.workqueue import WorkQueue
+from runtime import log
+
+logger = log.logger("operator")
+
+
+class Counts:
+    """The operator's own metrics."""
+
+    def __init__(self, kube: ApiServer) -> None:
+        self.registry = CollectorRegistry()
+        self.passes = Counter("splitwise_operator_passes", "Passes", ["outcome"], registry=self.registry)
+        leading = Gauge(
+            "splitwise_operator_writes", "Writing calls to the API server", registry=self.registry
+        )
+        leading.set_function(lambda: kube.writes)
+
+
+async def run(access: Access, settings: OperatorSettings, *, observe: str) -> int:
+    """Serve until SIGTERM or SIGINT. `observe` is the address of /healthz and /metrics, empty for none.
+
+    Returns 0, or 1 if the lease was lost and somebody else may lead now."""
+    async with ApiServer(access) as kube, aiohttp.ClientSession() as session:
+        counts = Counts(kube)
+        async with _observed(counts, observe):
+            lease = Lease(kube, access.namespace, f"{socket.gethostname()}-{os.getpid()}")
+            await lease.until_leading()
+            routers = Scraped(session) if settings.ask_routers else Unasked()
+            lost = await _lead(kube, access, settings, lease=lease, routers=routers, counts=counts)
+            if not lost:
+                await lease.release()
+    return int(lost)
+
+
+async def _lead(
+    kube: ApiServer,
+    access: Access,
+    settings: OperatorSettings,
+    *,
+    lease: Lease,
+    routers: Routers,
+    counts: Counts,
+) -> bool:
+    """Work until told to stop; whether the lease was lost."""
+    store = watch.NodeStore()
+    store.fill(await _patiently(lambda: kube.list("Node", None)))
+    monitors = await _patiently(lambda: kube.knows("monitoring.coreos.com/v1", "servicemonitors"))
+    world = World(kube, settings, routers=routers, nodes=store, monitors=monitors)
+    queue = WorkQueue[Key](_counted(world, counts))
+    for key in nodes.owners(store()):
+        queue.wake(key)  # a deployment may have gone while nobody watched; its labels go with this pass
+    known: set[Key] = set()
+
+    def wake(key: Key) -> None:
+        known.add(key)
+        queue.wake(key)
+
+    def wake_all() -> None:
+        for key in known:
+            queue.wake(key)
+
+    stop = asyncio.Event()
+    watching = asyncio.create_task(_watch(access, settings, wake, wake_all, store, stop))
+    renewing = asyncio.create_task(lease.until_lost())
+    looking = asyncio.create_task(_look_again(kube, settings, known, queue.wake))
+    try:
+        await asyncio.wait({watching, renewing}, return_when=asyncio.FIRST_COMPLETED)
+        lost = renewing.done()
+    finally:
+        stop.set()
+        for task in (renewing, looking):
+            task.cancel()
+        await queue.drain()
+        await asyncio.gather(watching, renewing, looking, return_exceptions=True)
+    return lost
+
+
+async def _watch(
+    access: Access,
+    settings: OperatorSettings,
+    wake: watch.Wake,
+    wake_all: Callable[[], None],
+    store: watch.NodeStore,
+    stop: asyncio.Event,
+) -> None:
+    await kopf.operator(
+        registry=watch.registry(wake, wake_all, store, access),
+        settings=watch.settings(),
+        standalone=True,
+        clusterwide=not settings.namespaces,
+        namespaces=settings.namespaces,
+        stop_flag=stop,
+    )
+
+
+def _counted(world: World, counts: Counts) -> Callable[[Key], Awaitable[float | None]]:
+    async def work(key: Key) -> float | None:
+        try:
+            delay = await reconcile(key, world)
+        except Exception:
+            counts.passes.labels("failed").inc()
+            raise
+        counts.passes.labels("done").inc()
+        return delay
+
+    return work
+
+
+async def _look_again(
+    kube: ApiServer, settings: OperatorSettings, known: set[Key], wake: Callable[[Key], None]
+) -> None:
+    """Every deployment now and then, in case an event was missed or a Secret was deleted."""
+    while True:
+        await asyncio.sleep(settings.resync_seconds)
+        with contextlib.suppress(ApiError):
+            found = [
+                item for space in settings.namespaces or (None,) for item in await kube.list(KIND, space)
+            ]
+            known.clear()
+            known.update((item["metadata"]["namespace"], item["metadata"]["name"]) for item in found)
+            for key in known:
+                wake(key)
+
+
+async def _patiently(call: Callable[[], Awaitable[Any]]) -> Any:
+    """The answer of a call that has to succeed before anything else can begin."""
+    while True:
+        try:
+            return await call()
+        except ApiError as error:
+            logger.warning("the API server does not answer yet", error=str(error))
+            await asyncio.sleep(1.0)
+
+
+@contextlib.asynccontextmanager
+async def _observed(counts: Counts, address: str) -> AsyncIterator[None]:
+    """/healthz and /metrics for as long as the block runs. Raises OSError if the address is taken."""
+
+    async def health(request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def metrics(request: web.Request) -> web.Response:
+        return web.Response(
+            body=generate_latest(counts.registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
+        )
+
+    application = web.Application()
+    application.add_routes([web.get("/healthz", health), web.get("/metrics", metrics)])
+    runner = web.AppRunner(application, access_log=None)
+    await runner.setup()
+    try:
+        if address:
+            host, _, port = address.rpartition(":")
+            await web.TCPSite(runner, host or None, int(port)).start()
+        yield
+    finally:
+        await runner.cleanup()

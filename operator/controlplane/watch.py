@@ -1,0 +1,103 @@
+"""kopf tells us that something changed; we ask the queue for a pass. Nothing else happens here.
+
+Only event watchers are registered, so kopf writes nothing to any object: no finalizer, no annotation. What
+exists at the start arrives as events too, so a restart simply goes on. kopf does not repeat a handler that
+failed; repeating is the queue's part.
+"""
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import kopf
+
+from controlplane import names
+from controlplane.access import Access
+from controlplane.api import KIND
+from controlplane.gpus import Node
+from controlplane.kinds import KINDS, Kind
+from controlplane.names import Manifest
+from controlplane.observe import node_of
+from controlplane.reconcile import Key
+
+Wake = Callable[[Key], None]
+LOGIN_SECONDS = 600
+WATCH_SECONDS = 300
+SILENCE_SECONDS = 360
+
+
+class NodeStore:
+    """The cluster's nodes as last seen."""
+
+    def __init__(self) -> None:
+        self._nodes: dict[str, Node] = {}
+
+    def __call__(self) -> list[Node]:
+        return list(self._nodes.values())
+
+    def fill(self, items: Iterable[Manifest]) -> None:
+        """All nodes, as listed."""
+        self._nodes = {item["metadata"]["name"]: node_of(item) for item in items}
+
+    async def changed(self, item: Manifest, *, gone: bool) -> bool:
+        """Take in one node's news; whether it matters to anybody."""
+        name = item["metadata"]["name"]
+        before = self._nodes.get(name)
+        if gone:
+            return self._nodes.pop(name, None) is not None
+        self._nodes[name] = node_of(item)
+        return self._nodes[name] != before
+
+
+def registry(wake: Wake, wake_all: Callable[[], None], store: NodeStore, access: Access) -> Any:
+    """The watchers: of deployments, of their children, and of nodes."""
+    handlers = kopf.OperatorRegistry()
+    for kind in KINDS.values():
+        if kind.watched:
+            _watch(handlers, kind, wake)
+
+    @kopf.on.event("", "v1", "nodes", registry=handlers)
+    async def node(event: kopf.RawEvent, **_: Any) -> None:
+        if store.changed(dict(event["object"]), gone=event["type"] == "DELETED"):
+            wake_all()
+
+    @kopf.on.login(registry=handlers)
+    def login(**_: Any) -> kopf.ConnectionInfo:
+        soon = datetime.now(UTC) + timedelta(seconds=LOGIN_SECONDS)
+        return kopf.ConnectionInfo(
+            server=access.server,
+            token=access.bearer() or None,
+            ca_data=access.authority or None,
+            certificate_data=access.certificate or None,
+            private_key_data=access.key or None,
+            insecure=access.insecure,
+            expiration=soon if access.token_file else None,
+        )
+
+    return handlers
+
+
+def _watch(handlers: Any, kind: Kind, wake: Wake) -> None:
+    own = kind.name == KIND
+
+    async def changed(*, name: str, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+        wake((namespace or "", name if own else labels.get(names.DEPLOYMENT, "")))
+
+    watcher = kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers)
+    watcher(changed)
+
+
+def settings() -> kopf.OperatorSettings:
+    """kopf as a mere watcher."""
+    quiet = kopf.OperatorSettings()
+    quiet.posting.enabled = False
+    quiet.scanning.disabled = True
+    quiet.watching.server_timeout = WATCH_SECONDS
+    quiet.watching.client_timeout = SILENCE_SECONDS
+    quiet.watching.reconnect_backoff = 0.5
+    quiet.networking.request_timeout = 30
+    quiet.execution.max_workers = 1
+    for kind in KINDS.values():
+        if kind.watched and kind.name != KIND:
+            quiet.watching.label_selectors[kind.group, kind.version, kind.plural] = names.DEPLOYMENT
+    return quiet
