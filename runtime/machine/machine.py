@@ -37,7 +37,7 @@ from runtime.stream import Stream
 from runtime.token_server.worker import TokenWorker
 from runtime.wire import Load, MachineInfo, Token, Transfer
 
-_ALLOWED = {"prompt": ("prompt",), "token": ("token", "whole"), "mixed": ("prompt", "token", "whole")}
+_OTHER_PHASE = {"prompt": "token", "token": "prompt"}
 
 
 class Machine:
@@ -141,7 +141,7 @@ class Machine:
     def begin(self, stream: Stream, deadline: float) -> None:
         """Hand a leg to its phase. Raises InvalidRequest or NoCapacity."""
         start, role = stream.start, self.settings.role
-        if start.phase not in _ALLOWED[role]:
+        if start.phase == _OTHER_PHASE.get(role):
             raise InvalidRequest(f"{self.settings.name} is a {role} machine and takes no {start.phase} leg")
         if self.draining:
             raise NoCapacity(f"{self.settings.name} is draining")

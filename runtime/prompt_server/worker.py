@@ -17,6 +17,8 @@ from runtime.stream import Stream
 class _Leg:
     stream: Stream
     submitted: bool = False
+    over: bool = False
+    drained: bool = False
 
 
 class PromptWorker:
@@ -52,21 +54,24 @@ class PromptWorker:
     def news(self, news: Sampled | Failed) -> None:
         """The engine has the first token, or gave up."""
         leg = self._legs[news.id]
+        leg.over = True
         if isinstance(news, Sampled):
             leg.stream.emit(news.tokens, end=news.end)
         else:
             leg.stream.fail(failure(news.code, news.message))
             self._kv.forget(news.id, news.message)
+        self._finish(news.id, leg)
 
     def failed(self, transfer: str, reason: str) -> None:
         """The link gave this transfer up."""
         self.stop(transfer, TransferFailed(reason))
 
     def drained(self, transfer: str) -> None:
-        """No put reads the leg's blocks any more: it is over."""
-        leg = self._legs.pop(transfer, None)
-        if leg is not None and leg.submitted:
-            self._engine.drained(transfer)
+        """No put reads the leg's blocks any more. The engine's last word may come before this or after."""
+        leg = self._legs.get(transfer)
+        if leg is not None:
+            leg.drained = True
+            self._finish(transfer, leg)
 
     def stop(self, id: str, why: Failure) -> None:
         """End a leg early, for whatever reason, and let go of everything once its puts have drained."""
@@ -77,6 +82,14 @@ class PromptWorker:
             leg.stream.silence()
         else:
             leg.stream.fail(why)
+        leg.over = True
         if leg.submitted:
             self._engine.cancel(id)
         self._kv.forget(id, why.message)
+        self._finish(id, leg)
+
+    def _finish(self, id: str, leg: _Leg) -> None:
+        if leg.over and leg.drained:
+            del self._legs[id]
+            if leg.submitted:
+                self._engine.drained(id)

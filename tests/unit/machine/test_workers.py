@@ -80,6 +80,18 @@ async def test_a_prompt_waits_for_its_ticket_and_is_held_until_drained(log: Log)
     assert len(worker) == 0
 
 
+async def test_a_prompt_that_drained_before_its_last_word_still_tells_it(log: Log) -> None:
+    """A put that is aborted because the first token ended the request has drained before the news is out."""
+    worker = prompts(log)
+    worker.start(leg(log, "prompt"), 5.0)
+    worker.ticket("t", object())  # type: ignore[arg-type]
+    worker.drained("t")
+    worker.news(Sampled("t", (Token(2),), "stop"))
+    assert [event.end for event in await log.told()] == ["stop"]
+    assert log.lines[-1] == "drained t"
+    assert len(worker) == 0
+
+
 async def test_a_ticket_for_a_leg_that_has_ended_is_declined(log: Log) -> None:
     worker = prompts(log)
     worker.start(leg(log, "prompt"), 5.0)
