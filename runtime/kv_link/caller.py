@@ -44,6 +44,7 @@ class Caller:
         self._slots = 0
         self._sender: Sender | None = None
         self._transport = ""
+        self._switch_tokens = context.settings.layerwise_above_tokens
         self._ended = True  # no sender's thread
         self._puts: dict[int, Put] = {}
         self._timers: dict[int, asyncio.TimerHandle] = {}
@@ -86,7 +87,7 @@ class Caller:
             ticket,
             self._sender,
             self._context.pool.layout,
-            switch_tokens=self._switch_tokens,
+            switch_tokens=lambda: self._switch_tokens,
             stopped=lambda put, reason, told: self._soon(self._stop, put, reason, told),
         )
         self._puts[ticket.epoch] = put
@@ -163,11 +164,13 @@ class Caller:
         if batch_tokens:
             calibration = self._side.calibration(self._transport)
             calibration.observe(mode, batch_tokens, time.monotonic() - computed)
+            self._recall(calibration)
 
     # ---- the sender's side, brought to the loop
 
     def _opened(self, transport: str) -> None:
         self._transport = transport
+        self._recall(self._side.calibration(transport))
 
     def _sealed(self, parcel: Parcel) -> None:
         put = self._puts[parcel.ticket.epoch]
@@ -197,11 +200,10 @@ class Caller:
 
     # ---- inside
 
-    def _switch_tokens(self) -> int:
-        """Asked on the engine's thread."""
-        if not self._context.settings.calibrate or not self._transport:
-            return self._context.settings.layerwise_above_tokens
-        return self._side.calibration(self._transport).switch_tokens
+    def _recall(self, calibration: Calibration) -> None:
+        """Worked out here, as puts ask for it on the engine's thread."""
+        if self._context.settings.calibrate:
+            self._switch_tokens = calibration.switch_tokens
 
     def _stop(self, put: Put, reason: str, machine_knows: bool) -> None:
         """Put nothing more; once drained, both sides hear of it."""

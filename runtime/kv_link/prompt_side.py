@@ -16,6 +16,10 @@ from runtime.kv_link.put import Put
 from runtime.link import Connection
 from runtime.policy.transfer import Calibration
 
+_REMEMBER_SECONDS = 60.0
+"""How long a transfer that was given up before its ticket came is remembered, to decline that ticket at
+once. Bounded so that a storm of cancelled requests is forgotten; a later ticket just waits for its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
@@ -48,7 +52,7 @@ class PromptSide:
         self._callers: set[Caller] = set()
 
     def __len__(self) -> int:
-        return len(self._wanted) + len(self._early) + len(self._forgotten) + len(self._puts)
+        return len(self._wanted) + len(self._early) + len(self._puts)
 
     def expect(self, transfer: str, deadline: float) -> None:
         """See `KvLink.expect`."""
@@ -67,7 +71,8 @@ class PromptSide:
         """See `KvLink.forget`."""
         if wanted := self._wanted.pop(transfer, None):
             wanted.timer.cancel()
-            timer = self._at(wanted.deadline, lambda: self._forgotten.pop(transfer))
+            until = min(wanted.deadline, time.monotonic() + _REMEMBER_SECONDS)
+            timer = self._at(until, lambda: self._forgotten.pop(transfer))
             self._forgotten[transfer] = (reason, timer)
             self._context.loop.call_soon(self._context.events.drained, transfer)
         elif early := self._early.pop(transfer, None):

@@ -131,7 +131,7 @@ class Sender(threading.Thread):
     # ---- the thread
 
     def run(self) -> None:
-        reason = "closed"
+        reason = "the KV sender failed"
         try:
             self._source = source = self._open()
         except TransportError as error:
@@ -142,6 +142,7 @@ class Sender(threading.Thread):
             while (entry := self._next()) is not None:
                 self._handle(source, *entry)
                 self._done(*entry)
+            reason = "the KV link was closed"
         except OSError as error:
             reason = f"the KV data connection broke: {error.strerror or error}"
         finally:

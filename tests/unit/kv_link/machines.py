@@ -1,11 +1,11 @@
-"""A machine with a KV link and nothing else, for tests: records its news, knows what its blocks should hold."""
+"""A machine with a KV link and nothing else, for tests: it records its news and knows what blocks should hold."""
 
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from msgspec import structs
 
@@ -87,6 +87,8 @@ class Machine:
         threshold: int = 0,
         dead_after: float = 5.0,
         listen_on: str = "127.0.0.1:0",
+        run_dir: Path | None = None,
+        data_host: str = "127.0.0.1",
     ) -> None:
         secret = folder / "secret"
         secret.write_bytes(b"s" * 32)
@@ -101,9 +103,10 @@ class Machine:
         self.kv = KvLink(
             name=name,
             pool=self.pool,
-            settings=TransferSettings(transport=way, layerwise_above_tokens=threshold),
+            settings=TransferSettings(transport=way, data_host=data_host, layerwise_above_tokens=threshold),
             link=self._link,
             events=self.news,
+            run_dir=run_dir,
             limits=limits,
             faults=faults or Faults(),
         )
@@ -177,7 +180,3 @@ def offer(put: Put, blocks: list[int], *, layers: int = LAYOUT.layers, tokens: i
     for layer in range(layers):
         put.layer(layer, 0, blocks)
     put.seal(Token(7))
-
-
-def now() -> float:
-    return cast(float, asyncio.get_running_loop().time())
