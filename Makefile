@@ -20,7 +20,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: help
 help: ## List what can be made
 	@grep -hE '^[a-z][a-z-]*:.*## ' $(MAKEFILE_LIST) | sort -u \
-	  | awk 'BEGIN {FS = ":.*## "} {printf "  \033[1m%-12s\033[0m %s\n", $$1, $$2}'
+	  | awk 'BEGIN {FS = ":.*## "} {printf "  %-12s %s\n", $$1, $$2}'
 
 # ---- the environment
 
@@ -71,11 +71,11 @@ check: setup ## Check style, types, import contracts and generated files
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --cache-dir .import_linter_cache
-	$(BIN)/python -m controlplane.generate --check
+	$(BIN)/python -m controlplane generate --check
 
 .PHONY: generate
 generate: setup ## Write the generated files anew
-	$(BIN)/python -m controlplane.generate
+	$(BIN)/python -m controlplane generate
 
 .PHONY: fmt
 fmt: setup ## Put the code into shape
