@@ -147,7 +147,7 @@ class Fleet:
 
     # ---- requests
 
-    def send(self, path: str, body: Any, seconds: float = 120.0) -> tuple[int, bytes]:
+    def send(self, path: str, body: Any, seconds: float = 60.0) -> tuple[int, bytes]:
         """Status and body of a POST."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} | TRACE
