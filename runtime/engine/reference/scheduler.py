@@ -116,11 +116,13 @@ class Scheduler:
     def _admissible(self) -> Iterator[Sequence]:
         """Who gets blocks now, in order of arrival; looks again after each, as the caller gives them out."""
         chosen = {chunk.id for chunk in self._prompt_batch()}
+        reservable = True
         for sequence in list(self._waiting):
-            if not sequence.reserving and sequence.id not in chosen:
-                continue  # waits for its turn, not for blocks
-            if sequence.reserving and not self._may_reserve(sequence):
-                continue  # waits for other reservations, not for blocks
+            if sequence.reserving:
+                # One that waits for other reservations holds up reservations only.
+                reservable = reservable and self._may_reserve(sequence)
+            if not (reservable if sequence.reserving else sequence.id in chosen):
+                continue
             if not self._fits(sequence):
                 return
             yield sequence
