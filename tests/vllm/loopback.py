@@ -92,7 +92,12 @@ class Loopback:
 
     def end_all(self) -> None:
         """After a failed test: let nothing of it reach the next one."""
-        for name in [*self.told, *self.reserved, *(f"{leg}-prompt" for leg in self.reserved)]:
+        for name in {
+            *self.engine.jobs,
+            *self.told,
+            *self.reserved,
+            *(f"{leg}-prompt" for leg in self.reserved),
+        }:
             self.engine.cancel(name)
             self.engine.fenced(name)
             self.engine.drained(name)

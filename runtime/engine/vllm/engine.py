@@ -27,6 +27,11 @@ class ComputingCore(Protocol):
     def free_blocks(self) -> int: ...
     def hand_over(self, id: str, first: int) -> None: ...
     def force(self, id: str, first: int) -> None: ...
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Works that are not over."""
+        return frozenset(self._jobs)
+
     def close(self) -> None: ...
 
 
@@ -125,6 +130,11 @@ class VllmEngine:
             kv_blocks_used=self.info.layout.blocks - 1 - self._core.free_blocks(),
             kv_blocks_quarantined=self._bridge.quarantined,
         )
+
+    @property
+    def jobs(self) -> frozenset[str]:
+        """Works that are not over."""
+        return frozenset(self._jobs)
 
     def close(self) -> None:
         """Let vLLM go; nothing may be called afterwards."""

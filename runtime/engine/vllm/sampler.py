@@ -36,9 +36,9 @@ class Choice:
     prior: int = 0
     forced: int = -1
 
-    def draws(self, limited: bool) -> bool:
-        """Whether tokens are drawn, from among all (or, `limited`, from what top_k and top_p leave)."""
-        return self.temperature > 0 and limited == (self.top_k > 0 or self.top_p < 1)
+    def draws(self, vocabulary: int, limited: bool) -> bool:
+        """Whether tokens are drawn: from among all, or (`limited`) from what top_k and top_p leave."""
+        return self.temperature > 0 and limited == (0 < self.top_k < vocabulary or self.top_p < 1)
 
 
 @dataclass(slots=True)
@@ -95,7 +95,7 @@ def choose(scores: torch.Tensor, rows: list[_Row]) -> torch.Tensor:
         _penalise(score, row, output)
     chosen = scores.argmax(dim=-1)
     for limited in (False, True):  # apart, for one row's order of summing must not depend on its neighbours
-        drawing = [place for place, row in enumerate(rows) if row.choice.draws(limited)]
+        drawing = [place for place, row in enumerate(rows) if row.choice.draws(scores.shape[-1], limited)]
         if drawing:
             draws = [_draw(rows[place].choice.seed, len(said[place])) for place in drawing]
             chosen[drawing] = _drawn(

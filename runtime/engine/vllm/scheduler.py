@@ -49,7 +49,11 @@ class PromptsFirst(Scheduler):  # type: ignore[misc]
             )
         if not self._batches:
             return super().schedule(*arguments, **more)
-        with self._prompts_in_turn() as prompt_tokens, self._tokens_in_room(prompt_tokens):
+        with (
+            self._prompts_in_turn() as prompt_tokens,
+            self._tokens_in_room(prompt_tokens),
+            self._no_more_than(prompt_tokens),
+        ):
             return super().schedule(*arguments, **more)
 
     @contextmanager
@@ -109,6 +113,18 @@ class PromptsFirst(Scheduler):  # type: ignore[misc]
             known, now = set(order), set(self.running)
             kept = [r for r in order if r in now or r.request_id in passed]
             self.running = kept + [r for r in self.running if r not in known]
+
+    @contextmanager
+    def _no_more_than(self, prompt_tokens: int) -> Iterator[None]:
+        """Keep a prompt that is longer than a batch to its piece; vLLM does so unless it is all there is."""
+        limit = self.max_num_scheduled_tokens
+        seen = (*self.running, *self.waiting, *getattr(self, "kv_holding_waiting", ()))
+        if prompt_tokens and len(seen) == 1:
+            self.max_num_scheduled_tokens = min(limit, prompt_tokens)
+        try:
+            yield
+        finally:
+            self.max_num_scheduled_tokens = limit
 
     def _admit(self, sequences: int) -> None:
         """Let so many sequences run; newer versions tell this from the slots of the model."""

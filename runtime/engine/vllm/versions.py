@@ -10,7 +10,7 @@ from typing import Any
 OLDEST, NEWEST = (0, 27), (0, 32)
 OVERRIDE = "--splitwise-any-vllm"
 
-SCHEDULER = ("waiting", "running", "policy", "max_num_running_reqs", "schedule")
+SCHEDULER = ("waiting", "running", "policy", "max_num_running_reqs", "max_num_scheduled_tokens")
 """What the prompt batching touches on vLLM's scheduler."""
 
 DELIVERY = ("_update_from_kv_xfer_finished",)
