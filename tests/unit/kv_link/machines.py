@@ -1,8 +1,10 @@
-"""A machine with a KV link and nothing else, for tests: it records its news and knows what blocks should hold."""
+"""A machine with a KV link and nothing else, for tests: records its news, knows what blocks should hold."""
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -14,6 +16,7 @@ from runtime.kv_link.endpoint import KvLink
 from runtime.kv_link.layout import Layout
 from runtime.kv_link.pool import Pool
 from runtime.kv_link.put import Put
+from runtime.kv_link.runs import Run
 from runtime.kv_link.transport import Faults, Limits
 from runtime.link import Connection, Hello, Listener, Pulse, host_id, listen, secret_of
 from runtime.wire import Token, Transfer
@@ -23,6 +26,8 @@ LAYOUT = Layout(
     model="tiny", revision="1", format="test", dtype="float32", layers=3, kv_heads=2, head_dim=4,
     block_tokens=2, block_bytes=128, blocks=32,
 )  # fmt: skip
+BIG = structs.replace(LAYOUT, blocks=160, block_bytes=64 * 1024)
+LAYOUTS = {"small": LAYOUT, "big": BIG}
 QUICK = Limits(fence_after=0.3, open_within=2.0, retry_least=0.01, retry_most=0.1)
 WITHIN = 10.0
 
@@ -33,7 +38,8 @@ class News:
     def __init__(self) -> None:
         self.all: list[tuple[Any, ...]] = []
         self.puts: dict[str, Put] = {}
-        self._more = asyncio.Event()
+        self._found: dict[tuple[str, str], tuple[Any, ...]] = {}
+        self._waiting: dict[tuple[str, str], asyncio.Event] = {}
 
     def arrived(self, transfer: str, first: Token, stats: Transfer) -> None:
         self._note("arrived", transfer, first, stats)
@@ -55,19 +61,26 @@ class News:
         return [kind for kind, name, *_ in self.all if name == transfer]
 
     def find(self, kind: str, transfer: str) -> tuple[Any, ...] | None:
-        return next((news for news in self.all if news[:2] == (kind, transfer)), None)
+        return self._found.get((kind, transfer))
+
+    def forget_all(self) -> None:
+        self.all.clear()
+        self.puts.clear()
+        self._found.clear()
 
     async def of(self, kind: str, transfer: str, within: float = WITHIN) -> tuple[Any, ...]:
-        """The news of this kind; fails when it does not come in time."""
-        async with asyncio.timeout(within):
-            while (found := self.find(kind, transfer)) is None:
-                self._more.clear()
-                await self._more.wait()
-        return found
+        """The first news of this kind; fails when it does not come in time."""
+        key = (kind, transfer)
+        if key not in self._found:
+            async with asyncio.timeout(within):
+                await self._waiting.setdefault(key, asyncio.Event()).wait()
+        return self._found[key]
 
     def _note(self, *news: Any) -> None:
         self.all.append(news)
-        self._more.set()
+        self._found.setdefault(news[:2], news)
+        if waiting := self._waiting.pop(news[:2], None):
+            waiting.set()
 
 
 class Machine:
@@ -89,11 +102,12 @@ class Machine:
         listen_on: str = "127.0.0.1:0",
         run_dir: Path | None = None,
         data_host: str = "127.0.0.1",
+        news: News | None = None,
     ) -> None:
         secret = folder / "secret"
         secret.write_bytes(b"s" * 32)
         self.name = name
-        self.news = News()
+        self.news = news or News()
         self.layout = layout
         self.pool = Pool.shared(layout) if shared else Pool.over(layout, bytearray(layout.total_bytes))
         self.address = listen_on
@@ -180,3 +194,53 @@ def offer(put: Put, blocks: list[int], *, layers: int = LAYOUT.layers, tokens: i
     for layer in range(layers):
         put.layer(layer, 0, blocks)
     put.seal(Token(7))
+
+
+def soon(seconds: float = 8.0) -> float:
+    """A deadline."""
+    return time.monotonic() + seconds
+
+
+class Hold:
+    """A put fault that stops the sender right before the bytes of one layer move, until `release`."""
+
+    def __init__(self, transfer: str, layer: int = 1) -> None:
+        self.held = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._transfer, self._layer = transfer, layer
+        self._released = threading.Event()
+
+    def put(self, transfer: str, layer: int, runs: Sequence[Run]) -> Iterable[tuple[int, Sequence[Run]]]:
+        if (transfer, layer) == (self._transfer, self._layer):
+            self._loop.call_soon_threadsafe(self.held.set)
+            assert self._released.wait(WITHIN)
+        return [(layer, runs)]
+
+    async def reached(self) -> None:
+        async with asyncio.timeout(WITHIN):
+            await self.held.wait()
+
+    def release(self) -> None:
+        self._released.set()
+
+
+async def begin(prompt: Machine, token: Machine, name: str, source: list[int], target: list[int]) -> Any:
+    """Arm and expect a transfer; the put that the prompt machine gets."""
+    prompt.fill(source, name)
+    prompt.kv.expect(name, deadline=soon())
+    token.kv.arm(name, prompt_machine=prompt.address, blocks=target, deadline=soon())
+    return (await prompt.news.of("ticket", name))[2]
+
+
+async def whole(prompt: Machine, token: Machine, name: str, source: list[int], target: list[int]) -> None:
+    """A transfer that has to work."""
+    offer(await begin(prompt, token, name, source, target), source)
+    await token.news.of("arrived", name)
+    await prompt.news.of("drained", name)
+    assert token.holds(target, name)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN):
+        while not condition():  # noqa: ASYNC110 - counts have no event to wait for
+            await asyncio.sleep(0.005)

@@ -3,7 +3,6 @@
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,60 +15,23 @@ from runtime.kv_link.messages import Armed, Sealed
 from runtime.kv_link.runs import Run
 from runtime.kv_link.transport import Faults
 from runtime.wire import Token
-from tests.unit.kv_link.machines import LAYOUT, QUICK, WITHIN, Machine, Way, offer, running
+from tests.unit.kv_link.machines import (
+    LAYOUT,
+    QUICK,
+    Hold,
+    Machine,
+    Way,
+    begin,
+    offer,
+    running,
+    soon,
+    until,
+    whole,
+)
 
 WAYS: list[Way] = ["shm", "tcp"]
 PATIENT = replace(QUICK, fence_after=30.0)
 HASTY = replace(QUICK, fence_after=0.05)
-
-
-def soon(seconds: float = 8.0) -> float:
-    return time.monotonic() + seconds
-
-
-class Hold:
-    """A put fault that stops the sender right before the bytes of one layer move, until `release`."""
-
-    def __init__(self, transfer: str, layer: int = 1) -> None:
-        self.held = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self._transfer, self._layer = transfer, layer
-        self._released = threading.Event()
-
-    def put(self, transfer: str, layer: int, runs: Sequence[Run]) -> Iterable[tuple[int, Sequence[Run]]]:
-        if (transfer, layer) == (self._transfer, self._layer):
-            self._loop.call_soon_threadsafe(self.held.set)
-            assert self._released.wait(WITHIN)
-        return [(layer, runs)]
-
-    async def reached(self) -> None:
-        async with asyncio.timeout(WITHIN):
-            await self.held.wait()
-
-    def release(self) -> None:
-        self._released.set()
-
-
-async def begin(prompt: Machine, token: Machine, name: str, source: list[int], target: list[int]) -> Any:
-    """Arm and expect a transfer; the put that the prompt machine gets."""
-    prompt.fill(source, name)
-    prompt.kv.expect(name, deadline=soon())
-    token.kv.arm(name, prompt_machine=prompt.address, blocks=target, deadline=soon())
-    return (await prompt.news.of("ticket", name))[2]
-
-
-async def whole(prompt: Machine, token: Machine, name: str, source: list[int], target: list[int]) -> None:
-    """A transfer that has to work."""
-    offer(await begin(prompt, token, name, source, target), source)
-    await token.news.of("arrived", name)
-    await prompt.news.of("drained", name)
-    assert token.holds(target, name)
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(WITHIN):
-        while not condition():  # noqa: ASYNC110 - counts have no event to wait for
-            await asyncio.sleep(0.005)
 
 
 # ---- a late put

@@ -15,13 +15,9 @@ from runtime.kv_link.runs import Run
 from runtime.kv_link.transport import Faults, Limits, TransportError
 from runtime.policy.transfer import Mode
 from runtime.wire import Token
-from tests.unit.kv_link.machines import LAYOUT, QUICK, Machine, Way, offer, running
+from tests.unit.kv_link.machines import LAYOUT, QUICK, Machine, Way, offer, running, soon
 
 WAYS: list[Way] = ["shm", "tcp"]
-
-
-def soon(seconds: float = 8.0) -> float:
-    return time.monotonic() + seconds
 
 
 async def send(
