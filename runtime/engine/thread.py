@@ -16,8 +16,9 @@ from runtime.engine import Engine, Failed, News, Work
 from runtime.errors import Failure
 from runtime.wire import Load
 
-OnNews = Callable[[list[News], Load, float], None]
-"""Called on the loop with the news of a step, the load behind it and the step's seconds."""
+OnNews = Callable[[list[News], Load, float | None], None]
+"""Called on the loop with the news of a step, the load behind it and the step's seconds, or None where only
+calls were obeyed."""
 
 _STOP_SECONDS = 30.0
 
@@ -62,15 +63,17 @@ class EngineThread:
         try:
             self._engine.submit(work)
         except Failure as failure:
-            self._post([Failed(work.id, failure.code, failure.message)], 0.0)
+            self._post([Failed(work.id, failure.code, failure.message)])
 
     def _run(self) -> None:
         try:
             while self._obey():
-                if self._engine.busy():
-                    started = time.monotonic()
-                    news = self._engine.step()
-                    self._post(news, time.monotonic() - started)
+                if not self._engine.busy():
+                    self._post([])
+                    continue
+                started = time.monotonic()
+                news = self._engine.step()
+                self._post(news, time.monotonic() - started)
         except Exception as error:
             self._tell(self._on_broken, error)
 
@@ -89,7 +92,7 @@ class EngineThread:
             moved = True
         return True
 
-    def _post(self, news: list[News], seconds: float) -> None:
+    def _post(self, news: list[News], seconds: float | None = None) -> None:
         self._tell(self._on_news, news, self._engine.load(), seconds)
 
     def _tell(self, callback: Callable[..., None], *arguments: Any) -> None:

@@ -160,7 +160,7 @@ class Machine:
 
     # ---- news from the engine
 
-    def _on_news(self, news: list[News], load: Load, seconds: float) -> None:
+    def _on_news(self, news: list[News], load: Load, seconds: float | None) -> None:
         for item in news:
             if isinstance(item, Reserved):
                 self._tokens.news(item)
@@ -168,8 +168,9 @@ class Machine:
                 self._prompts.news(item)
             elif item.id in self._tokens:
                 self._tokens.news(item)
-        sampled = sum(len(item.tokens) for item in news if isinstance(item, Sampled))
-        self.metrics.step(seconds, sampled, load)
+        if seconds is not None:
+            self.metrics.step(seconds, sum(len(item.tokens) for item in news if isinstance(item, Sampled)))
+        self.metrics.load(load)
         self._load = load
         self._report()
         self._maybe_idle()

@@ -50,10 +50,13 @@ class MachineMetrics:
     def _histogram(self, name: str, what: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(name, what, labels, buckets=buckets, registry=self.registry)
 
-    def step(self, seconds: float, sampled: int, load: Load) -> None:
+    def step(self, seconds: float, sampled: int) -> None:
         """One engine step is over."""
         self._step.observe(seconds)
         self._tokens.inc(sampled)
+
+    def load(self, load: Load) -> None:
+        """What the engine holds now."""
         self._waiting.set(load.sequences_waiting)
         self._running.set(load.sequences_running)
         self._queued.set(load.prompt_tokens_waiting)

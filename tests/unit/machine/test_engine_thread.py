@@ -60,9 +60,11 @@ class Place:
         self.engine = Scripted()
         self.news: asyncio.Queue[News] = asyncio.Queue()
         self.broken: asyncio.Queue[Exception] = asyncio.Queue()
+        self.loads: asyncio.Queue[Load] = asyncio.Queue()
         self.thread = EngineThread(self.engine, self._heard, self.broken.put_nowait)
 
-    def _heard(self, news: list[News], load: Load, seconds: float) -> None:
+    def _heard(self, news: list[News], load: Load, seconds: float | None) -> None:
+        self.loads.put_nowait(load)
         for item in news:
             self.news.put_nowait(item)
 
@@ -102,6 +104,12 @@ async def test_calls_keep_their_order(place: Place) -> None:
     place.thread.submit(work("last", [1]))
     await place.next()
     assert place.engine.calls == [("cancel", "a"), ("fenced", "a"), ("drained", "b"), ("arrived", "c")]
+
+
+async def test_blocks_given_back_between_steps_are_reported(place: Place) -> None:
+    place.thread.drained("a")
+    assert await asyncio.wait_for(place.loads.get(), 5) == Load()
+    assert place.engine.threads == set()
 
 
 async def test_an_idle_engine_is_not_stepped(place: Place) -> None:
