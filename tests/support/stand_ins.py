@@ -7,10 +7,11 @@ python stand_ins.py splitwise ARGUMENTS...     the `splitwise` command, with sta
 import http.server
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from controlplane.api import SplitwiseDeployment
-from local.child import Program
-from local.plan import Plan, free_port
+if TYPE_CHECKING:  # a stand-in that serves starts without them, in a tenth of the time
+    from controlplane.api import SplitwiseDeployment
+    from local.plan import Plan
 
 
 def serve(address: str, gate: Path | None) -> None:
@@ -28,8 +29,11 @@ def serve(address: str, gate: Path | None) -> None:
     server.serve_forever()
 
 
-def stand_ins(folder: Path, port: int, *, gate: Path | None = None) -> Plan:
+def stand_ins(folder: Path, port: int, *, gate: Path | None = None) -> "Plan":
     """A router and one machine that only say that they are ready."""
+
+    from local.child import Program
+    from local.plan import Plan, free_port
 
     def program(name: str, role: str, number: int) -> Program:
         address = f"127.0.0.1:{number}"
@@ -40,8 +44,8 @@ def stand_ins(folder: Path, port: int, *, gate: Path | None = None) -> Plan:
 
 
 def instead(
-    deployment: SplitwiseDeployment, *, folder: Path, weights: Path, port: int, gate: Path | None = None
-) -> Plan:
+    deployment: "SplitwiseDeployment", *, folder: Path, weights: Path, port: int, gate: Path | None = None
+) -> "Plan":
     """What `local.plan.plan` would be asked for, as stand-ins."""
     return stand_ins(folder, port, gate=gate)
 

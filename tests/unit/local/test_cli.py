@@ -19,7 +19,7 @@ from deployments import deployment
 from local.cli import main
 from local.rundir import home, running
 
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

@@ -23,7 +23,7 @@ from local.wish import Wish, first
 from stand_ins import instead
 
 DEPLOYMENT = parse(deployment(engine={"name": "reference"}, pools={"mixed": {}}))
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 @pytest.fixture(autouse=True)

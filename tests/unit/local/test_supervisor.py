@@ -19,7 +19,7 @@ from local.supervisor import Supervisor, backoff
 UP = "import signal, sys; print('up', flush=True); open(sys.argv[1], 'w').write('up'); "
 FOREVER = UP + "signal.pause()"
 STUBBORN = "import signal; signal.signal(15, signal.SIG_IGN); " + UP + "signal.pause()"
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def program(folder: Path, code: str, *, name: str = "prompt-0", role: str = "prompt") -> Program:
