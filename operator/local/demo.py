@@ -10,9 +10,9 @@ from rich.console import Console
 from controlplane.api import SplitwiseDeployment, read
 from local.ask import Answer, KvTrace, ask
 from local.rundir import RunFailed
-from local.serve import Ended, Options, refuse_early, running
+from local.serve import Options, refuse_early, running
 from local.up import weights_of
-from local.wish import Wish
+from local.wish import Ended, Wish
 
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 

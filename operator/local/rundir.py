@@ -18,6 +18,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from local.child import Process
+from local.wish import Ended
 
 _SOCKET_NAME_LIMIT = 107
 _LONGEST_NAME = len("/prompt-999.sock")
@@ -79,8 +80,8 @@ def home() -> Path:
 def owned(name: str) -> Iterator[Path]:
     """The fresh, empty folder of a deployment, ours until the end of the block.
 
-    What an owner that was killed left behind is ended and removed first. At the end the folder goes, except
-    after an error, whose logs may be wanted. Raises RunFailed if the deployment is up.
+    What an owner that was killed left behind is ended and removed first. At the end the folder goes; after an
+    error it stays for its logs, until the next owner. Raises RunFailed if the deployment is up.
     """
     path = home() / name
     if len(str(path)) + _LONGEST_NAME > _SOCKET_NAME_LIMIT:
@@ -90,8 +91,15 @@ def owned(name: str) -> Iterator[Path]:
         _end_leftovers(path)
         shutil.rmtree(path)
         path.mkdir(mode=0o700)
-        yield path
-        shutil.rmtree(path)
+        failed = False
+        try:
+            yield path
+        except Exception as error:
+            failed = not isinstance(error, Ended)
+            raise
+        finally:
+            if not failed:
+                shutil.rmtree(path)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from local.child import start_time
 from local.plan import HOST, ONE_THREAD, Plan, check, free_port, plan
 from local.rundir import ProgramRecord, Record, RunFailed, is_owned, owned, write_record, write_secret
 from local.supervisor import Supervisor, Watched
-from local.wish import Wish, first
+from local.wish import Ended, Wish, first
 
 ROUTER_GRACE = 10.0
 MACHINE_GRACE = 5.0
@@ -50,10 +50,6 @@ class Running:
         await first(wish.to_end.wait(), _done(self.supervisor.failure))
         if self.supervisor.failure.done():
             raise RunFailed(self.supervisor.failure.result())
-
-
-class Ended(Exception):
-    """The user asked for the end before the deployment was ready."""
 
 
 def port_of(deployment: SplitwiseDeployment, options: Options) -> int:

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from controlplane.api import SplitwiseDeployment, read
 from local.plan import unused
-from local.serve import Ended, Options, refuse_early, running
+from local.serve import Options, refuse_early, running
 from local.weights import existing, prepared, weights
-from local.wish import Wish
+from local.wish import Ended, Wish
 
 
 def up(file: Path, *, model: Path | None, options: Options, console: Console) -> None:

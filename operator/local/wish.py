@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 
 
+class Ended(Exception):
+    """The user asked for the end before the work was done."""
+
+
 class Wish:
     """The first signal asks for the end, the second insists."""
 

@@ -18,8 +18,8 @@ from controlplane.api import parse
 from deployments import deployment
 from local import rundir
 from local.rundir import RunFailed
-from local.serve import Ended, Options, Running, port_of, refuse_early, running
-from local.wish import Wish, first
+from local.serve import Options, Running, port_of, refuse_early, running
+from local.wish import Ended, Wish, first
 from stand_ins import instead
 
 DEPLOYMENT = parse(deployment(engine={"name": "reference"}, pools={"mixed": {}}))
@@ -103,6 +103,7 @@ async def test_a_wish_to_end_is_heard_before_it_is_ready() -> None:
     with pytest.raises(Ended):
         async with up(wish=wish):
             pass
+    assert list(rundir.home().iterdir()) == []
 
 
 async def test_a_program_that_fails_at_the_start_ends_it_with_its_words(
