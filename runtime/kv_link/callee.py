@@ -8,11 +8,11 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable
 from typing import Any, Protocol
 
 from runtime.kv_link.context import Context
 from runtime.kv_link.doors import Doors
+from runtime.kv_link.leases import Leases
 from runtime.kv_link.ledger import SLOTS
 from runtime.kv_link.messages import Abandon, Armed, Broken, Drained, Revoke, Sealed, Verified
 from runtime.kv_link.tickets import Lease, Ticket, verdict
@@ -50,16 +50,14 @@ class Callee:
         self._connection: Connection | None = None
         self._door = 0
         self._sink: Sink | None = None
-        self._tickets: dict[int, Ticket] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._leases = Leases(context, late=self._late, stuck=self._force, over=side.over)
         self._gone = asyncio.Event()
 
     # ---- the token side's side
 
     def arm(self, ticket: Ticket) -> None:
         """Have a ticket used until its deadline."""
-        self._tickets[ticket.epoch] = ticket
-        self._timer(ticket, ticket.deadline - time.monotonic(), self._late)
+        self._leases.add(ticket)
         if self._sink:
             self._sink.admit(ticket)
         if self._connection:
@@ -69,14 +67,10 @@ class Callee:
         """The machine gave the ticket up. Nothing happens if its end is under way already."""
         if ticket.lease is not Lease.ARMED:
             return
-        ticket.lease = Lease.ENDING
-        self._timer(ticket, self._context.limits.fence_after, self._force)
-        ticket.quiet = self._sink.dismiss(ticket) if self._sink else True
         if self._connection:
             self._connection.send(Revoke(ticket.epoch, reason))
-        else:
-            ticket.drained = True  # it was never told of
-        self._look(ticket)
+        quiet = self._sink.dismiss(ticket) if self._sink else True
+        self._leases.end(ticket, quiet=quiet, drained=self._connection is None)  # then nobody knows of it
 
     def hang_up(self, reason: str) -> None:
         """End the connection, and the call if it is still being made."""
@@ -91,8 +85,7 @@ class Callee:
 
     def close(self) -> None:
         """Stop watching writers, whether they are gone or not."""
-        for timer in self._timers.values():
-            timer.cancel()
+        self._leases.close()
         if self._sink:
             self._sink.close()
 
@@ -104,7 +97,7 @@ class Callee:
         offer = self._doors.announce(self._welcome, slots=SLOTS)
         self._door = offer.door
         connection.send(offer)
-        for ticket in self._tickets.values():
+        for ticket in self._leases:
             self._send_armed(ticket)
 
     def unreachable(self, reason: str) -> None:
@@ -122,7 +115,7 @@ class Callee:
             case Drained(epoch=epoch):
                 self._drained(epoch)
             case Abandon(epoch=epoch, reason=reason):
-                if ticket := self._tickets.get(epoch):
+                if ticket := self._leases.get(epoch):
                     gave_up = reason if reason == FINISHED else f"the prompt machine gave up: {reason}"
                     self._fail(ticket, gave_up)
             case Broken(reason=reason):
@@ -149,7 +142,7 @@ class Callee:
         self._connection.send(Armed(ticket.transfer, ticket.epoch, ticket.slot, ticket.blocks, seconds))
 
     def _sealed(self, claim: Sealed) -> None:
-        ticket = self._tickets.get(claim.epoch)
+        ticket = self._leases.get(claim.epoch)
         if ticket is None:
             return
         if ticket.lease is Lease.ARMED:
@@ -159,33 +152,33 @@ class Callee:
             self._drained(claim.epoch)
 
     def _drained(self, epoch: int) -> None:
-        ticket = self._tickets.get(epoch)
+        ticket = self._leases.get(epoch)
         if ticket is None:
             return
         ticket.drained = True
         self._fail(ticket, "the prompt machine stopped")
-        self._look(ticket)
+        self._leases.look(ticket)
 
     # ---- the sink's side
 
     def _welcome(self, transport: Transport, sock: socket.socket) -> None:
         if self.ended is not None:
             raise TransportError("the connection has ended")
-        live = [ticket for ticket in self._tickets.values() if ticket.lease is Lease.ARMED]
+        live = [ticket for ticket in self._leases if ticket.lease is Lease.ARMED]
         events = SinkEvents(
             signalled=self._signalled, quiet=self._quiet, lost=self._lost, gone=self._sink_gone
         )
         self._sink = transport.serve(sock, self._place, live, events)
 
     def _signalled(self, epoch: int) -> None:
-        ticket = self._tickets.get(epoch)
+        ticket = self._leases.get(epoch)
         if ticket and ticket.claim and ticket.lease is Lease.ARMED:
             self._judge(ticket)
 
     def _quiet(self, epoch: int) -> None:
-        if ticket := self._tickets.get(epoch):
+        if ticket := self._leases.get(epoch):
             ticket.quiet = True
-            self._look(ticket)
+            self._leases.look(ticket)
 
     def _lost(self, reason: str) -> None:
         self._fail_all(reason)
@@ -209,7 +202,6 @@ class Callee:
             return  # the signal is still on its way, or lost: the deadline decides
         layout = self._context.pool.layout
         whole = layout.layers * len(ticket.blocks) * layout.block_bytes
-        ticket.drained = True
         if reason := verdict(ticket, claim, self._sink.evidence(ticket), whole):
             self._fail(ticket, reason)
         else:
@@ -231,7 +223,7 @@ class Callee:
         self.was_useful = True
         self._context.counts.received_bytes += claim.bytes
         self._count(claim.mode, "arrived")
-        self._release(ticket)
+        self._leases.release(ticket)
         self._context.events.arrived(ticket.transfer, claim.first, stats)
 
     def _fail(self, ticket: Ticket, reason: str) -> None:
@@ -242,16 +234,11 @@ class Callee:
         self.revoke(ticket, reason)
 
     def _fail_all(self, reason: str) -> None:
-        for ticket in list(self._tickets.values()):
+        for ticket in self._leases:
             self._fail(ticket, reason)
 
     def _late(self, ticket: Ticket) -> None:
         self._fail(ticket, "the KV did not come in time")
-
-    def _look(self, ticket: Ticket) -> None:
-        """Is the writer of a ticket whose end is under way gone?"""
-        if ticket.drained and ticket.quiet and ticket.lease in (Lease.ENDING, Lease.QUARANTINED):
-            self._fenced(ticket)
 
     def _force(self, ticket: Ticket) -> None:
         """The writer was asked to stop and did not answer."""
@@ -269,28 +256,13 @@ class Callee:
             )
 
     def _writers_gone(self) -> None:
-        for ticket in list(self._tickets.values()):
-            self._fenced(ticket)
+        self._leases.fence_all()
         self._gone.set()
         if self.ended is not None:
             self._side.left(self)
-
-    def _fenced(self, ticket: Ticket) -> None:
-        self._release(ticket)
-        self._context.loop.call_soon(self._context.events.fenced, ticket.transfer)
-
-    def _release(self, ticket: Ticket) -> None:
-        self._timers.pop(ticket.epoch).cancel()
-        del self._tickets[ticket.epoch]
-        self._side.over(ticket)
 
     # ---- inside
 
     def _count(self, mode: str, outcome: str) -> None:
         transport = self._sink.name if self._sink else ""
         self._context.counts.transfers[transport, mode, outcome] += 1
-
-    def _timer(self, ticket: Ticket, seconds: float, call: Callable[[Ticket], None]) -> None:
-        if old := self._timers.get(ticket.epoch):
-            old.cancel()
-        self._timers[ticket.epoch] = self._context.loop.call_later(max(0.0, seconds), call, ticket)

@@ -120,8 +120,9 @@ class Tcp:
     needs_same_host = False
 
     def bind(self, place: Place) -> tuple[socket.socket, str] | None:
+        family = socket.AF_INET6 if ":" in place.data_host else socket.AF_INET
         try:
-            listener = socket.create_server((place.data_host, 0), backlog=_BACKLOG)
+            listener = socket.create_server((place.data_host, 0), family=family, backlog=_BACKLOG)
         except OSError as error:
             raise TransportError(
                 f"the KV data port cannot listen on {place.data_host!r}: {error.strerror or error}; set "

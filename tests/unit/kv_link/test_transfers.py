@@ -269,7 +269,13 @@ async def test_nobody_at_the_address_fails_at_once(tmp_path: Path) -> None:
         assert token.kv.open_transfers == 0
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "203.0.113.1", "not a host"])
+async def test_the_data_port_may_be_ipv6(tmp_path: Path) -> None:
+    prompt, token = Machine("p", tmp_path, way="tcp"), Machine("t", tmp_path, way="tcp", data_host="::1")
+    async with running(prompt, token):
+        assert (await send(prompt, token, "a", [1], [2]))[3].transport == "tcp"
+
+
+@pytest.mark.parametrize("host", ["::", "0.0.0.0", "203.0.113.1", "not a host"])
 async def test_a_data_host_that_peers_cannot_use_is_refused_at_the_start(tmp_path: Path, host: str) -> None:
     token = Machine("t", tmp_path, data_host=host)
     with pytest.raises(TransportError, match=r"transfer\.data_host"):
