@@ -14,9 +14,8 @@ from controlplane.kube import Kube
 from controlplane.names import Manifest
 from runtime import log
 
-DURATION_SECONDS = 15.0
-RENEW_SECONDS = 4.0
-GIVE_UP_SECONDS = 10.0
+RENEWALS = 4
+"""Renewals in the time that the lease holds; a leader gives up when two thirds of it have passed in vain."""
 NAME = "splitwise-operator"
 logger = log.logger("lease")
 
@@ -25,11 +24,18 @@ class Lease:
     """One operator's claim; `identity` tells it from others."""
 
     def __init__(
-        self, kube: Kube, namespace: str, identity: str, clock: Callable[[], float] = time.monotonic
+        self,
+        kube: Kube,
+        namespace: str,
+        identity: str,
+        *,
+        seconds: float = 15.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._identity = identity
+        self._seconds = seconds
         self._clock = clock
         self._seen: tuple[str, str, float] = ("", "", 0.0)
 
@@ -45,7 +51,7 @@ class Lease:
             return await self._write(lease)
         if self._seen[:2] != (holder, renewed):
             self._seen = (holder, renewed, self._clock())
-        if self._clock() - self._seen[2] < DURATION_SECONDS:
+        if self._clock() - self._seen[2] < self._seconds:
             return False
         return await self._write(lease)
 
@@ -58,13 +64,13 @@ class Lease:
                     return
             except ApiError as error:
                 logger.warning("no lease yet", error=str(error))
-            await asyncio.sleep(RENEW_SECONDS / 2)
+            await asyncio.sleep(self._seconds / RENEWALS / 2)
 
     async def until_lost(self) -> None:
         """Renew for as long as that works in time."""
         good = self._clock()
-        while self._clock() - good < GIVE_UP_SECONDS:
-            await asyncio.sleep(RENEW_SECONDS)
+        while self._clock() - good < self._seconds * 2 / 3:
+            await asyncio.sleep(self._seconds / RENEWALS)
             try:
                 if not await self.attempt():
                     break
@@ -89,7 +95,7 @@ class Lease:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": int(DURATION_SECONDS),
+            "leaseDurationSeconds": max(1, int(self._seconds)),
             "renewTime": now,
         }
         try:

@@ -57,6 +57,8 @@ def machines(desired: Desired, observed: Observed) -> list[Machines]:
                 ready=frozenset(pod.ordinal for pod in pods if pod.ready),
                 current=name in current,
                 short=any(pod.unplaced for pod in pods),
+                broken=not any(pod.ready for pod in pods)
+                and any(pod.trouble or pod.unplaced for pod in pods),
             )
         )
     there = {each.name for each in found}

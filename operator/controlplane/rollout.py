@@ -6,7 +6,8 @@ token (or mixed) machine, a token machine a prompt (or mixed) one, a mixed machi
   grow    New machines come in levels that keep the prompt:token ratio: at level j of N (the larger pool's
           size) each pool has ceil(j * wanted / N) of them. A level starts when the one before is ready.
   shrink  Old machines go, revision by revision, smallest first, as far as every pool keeps its floor of
-          usable machines without them. A revision that is still needed keeps a partner in each pool.
+          usable machines without them. A revision that is still needed keeps a partner in each pool. One
+          that cannot serve goes if it is broken; if it merely is not ready now, it may be in a moment.
 
 The floor is the wanted size; one less in a pool of two or more whose new machine finds no node, since then
 only an old one can make room. Nothing is remembered between steps, so a second edit or a revert in the
@@ -25,7 +26,8 @@ Counts = Mapping[Role, int]
 @dataclass(frozen=True, slots=True)
 class Machines:
     """One StatefulSet as it is: machines of one role and template. `ready` holds their ordinals; `current`
-    says that the template is what the spec says; `short` that one of them finds no node."""
+    says that the template is what the spec says; `short` that one of them finds no node; `broken` that none
+    is ready and one cannot run."""
 
     name: str
     role: Role
@@ -34,6 +36,7 @@ class Machines:
     ready: frozenset[int] = frozenset()
     current: bool = False
     short: bool = False
+    broken: bool = False
 
     def sized(self, replicas: int) -> "Machines":
         """What stays of them; a StatefulSet gives up its highest ordinals."""
@@ -118,8 +121,11 @@ def _kept(group: Sequence[Machines], floors: Counts, others: Counts, all_: Count
     """What has to stay of one revision's old sets, given what is usable without and with them."""
     need = {role: max(0, floors[role] - others[role]) for role in floors}
     helps = any(all_[role] > others[role] for role in all_)
-    if not helps or not any(need.values()):
+    broken = any(machines.broken for machines in group)
+    if not any(need.values()) or (broken and not helps):
         return [machines.sized(0) for machines in group]
+    if not helps:
+        return list(group)
     return [
         machines.sized(machines.least(max(1, need[machines.role]))) if machines.role in need else machines
         for machines in group

@@ -46,7 +46,8 @@ async def run(access: Access, settings: OperatorSettings, *, observe: str) -> in
     async with ApiServer(access) as kube, aiohttp.ClientSession() as session:
         counts = Counts(kube)
         async with _observed(counts, observe):
-            lease = Lease(kube, access.namespace, f"{socket.gethostname()}-{os.getpid()}")
+            identity = f"{socket.gethostname()}-{os.getpid()}"
+            lease = Lease(kube, access.namespace, identity, seconds=settings.lease_seconds)
             await lease.until_leading()
             routers = Scraped(session) if settings.ask_routers else Unasked()
             lost = await _lead(kube, access, settings, lease=lease, routers=routers, counts=counts)

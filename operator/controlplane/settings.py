@@ -41,6 +41,9 @@ class OperatorSettings(BaseModel):
         description="Ask routers which machines they know before a deployment is called ready; the operator"
         " must be able to reach their pods.",
     )
+    lease_seconds: int = Field(
+        15, ge=2, le=600, description="How long after a leader's last sign of life another one takes over."
+    )
     resync_seconds: int = Field(
         300, ge=10, description="How often every deployment is looked at without a cause."
     )

@@ -39,7 +39,7 @@ class NodeStore:
         """All nodes, as listed."""
         self._nodes = {item["metadata"]["name"]: node_of(item) for item in items}
 
-    async def changed(self, item: Manifest, *, gone: bool) -> bool:
+    def changed(self, item: Manifest, *, gone: bool) -> bool:
         """Take in one node's news; whether it matters to anybody."""
         name = item["metadata"]["name"]
         before = self._nodes.get(name)
@@ -97,6 +97,8 @@ def settings() -> kopf.OperatorSettings:
     quiet.watching.reconnect_backoff = 0.5
     quiet.networking.request_timeout = 30
     quiet.execution.max_workers = 1
+    quiet.queueing.idle_timeout = 0.5  # nothing is kept per object, and the end need not wait for it
+    quiet.queueing.exit_timeout = 0.5
     for kind in KINDS.values():
         if kind.watched and kind.name != KIND:
             quiet.watching.label_selectors[kind.group, kind.version, kind.plural] = names.DEPLOYMENT

@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import yaml
@@ -23,7 +23,8 @@ NAME = "operator"
 
 def crds() -> list[Object]:
     """The generated CRDs."""
-    return [yaml.safe_load(path.read_text()) for path in sorted((REPOSITORY / "operator/crds").glob("*.yaml"))]
+    files = sorted((REPOSITORY / "operator" / "crds").glob("*.yaml"))
+    return [yaml.safe_load(file.read_text()) for file in files]
 
 
 def rules(name: str) -> list[Object]:
@@ -33,9 +34,10 @@ def rules(name: str) -> list[Object]:
 
 async def install_crds(kube: Client) -> None:
     """Apply the CRDs and wait until they are served."""
+    kind = "customresourcedefinitions.apiextensions.k8s.io"
     for crd in crds():
         await kube.apply(crd)
-        await wait_for(kube, "customresourcedefinitions.apiextensions.k8s.io", crd["metadata"]["name"], served)
+        await wait_for(kube, kind, crd["metadata"]["name"], served)
 
 
 def served(crd: Object) -> bool:
@@ -51,7 +53,11 @@ class Operator:
         self._kube = kube
         self._folder = folder
         self.namespace = kube.namespace
-        self.settings = {"namespaces": [kube.namespace], "askRouters": False} | settings
+        self.settings = {
+            "namespaces": [kube.namespace],
+            "askRouters": False,
+            "leaseSeconds": 3,
+        } | settings
         self.process: Process
 
     async def start(self) -> None:
@@ -146,6 +152,15 @@ async def until_quiet(kube: Client, resource: str, name: str, seconds: float = 2
         elif loop.time() - since > seconds:
             return last
     raise WaitFailed(f"{resource} {name} does not come to rest")
+
+
+async def until_true(holds: Callable[[], Awaitable[bool]], what: str, seconds: float = 30.0) -> None:
+    """Ask again and again; WaitFailed, saying what was waited for, after so long."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not await holds():
+        if asyncio.get_running_loop().time() > deadline:
+            raise WaitFailed(f"not so after {seconds:.0f} s: {what}")
+        await asyncio.sleep(0.2)
 
 
 SWD = "splitwisedeployments.splitwise.dev"
