@@ -141,8 +141,8 @@ class FakeMachine:
         return self._listener is not None
 
     @property
-    def open_legs(self) -> list[FakeLeg]:
-        return [leg for leg in self.legs if not leg.cancelled.is_set()]
+    def is_connected(self) -> bool:
+        return bool(self._connections)
 
     def report(self, load: Load) -> None:
         """Tell every router of a load, now."""

@@ -55,10 +55,13 @@ class Reply:
 class Front:
     """A running router and a client for it."""
 
-    def __init__(self, router: Router, url: str, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, router: Router, url: str, session: aiohttp.ClientSession, connections_made: list[object]
+    ) -> None:
         self.router = router
         self.url = url
         self.session = session
+        self.connections_made = connections_made
 
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Reply:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -86,6 +89,17 @@ class Front:
     async def connected(self, count: int) -> None:
         """Until so many machines are usable."""
         await until(lambda: len(self.router.fleet.loads()) == count)
+
+    async def metric(self, series: str) -> float:
+        """The value of a series; 0 if there is none."""
+        lines = (await self.get("/metrics")).raw.decode().splitlines()
+        return next((float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith(f"{series} ")), 0.0)
+
+    async def seen(self, series: str, value: float) -> None:
+        """Until a series has reached a value."""
+        async with asyncio.timeout(SECONDS):
+            while await self.metric(series) < value:
+                pass
 
     def expect_idle(self) -> None:
         """Nothing is booked, waited for, or open."""
@@ -143,8 +157,16 @@ async def serving(
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = "http://{}:{}".format(*runner.addresses[0][:2])
     try:
-        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(SECONDS)) as session:
-            front = Front(router, url, session)
+        connections: list[object] = []
+
+        async def connected(*about: object) -> None:
+            connections.append(about)
+
+        trace = aiohttp.TraceConfig()
+        trace.on_connection_create_end.append(connected)
+        timeout = aiohttp.ClientTimeout(SECONDS)
+        async with aiohttp.ClientSession(timeout=timeout, trace_configs=[trace]) as session:
+            front = Front(router, url, session, connections)
             await front.connected(sum(machine.is_listening for machine in machines))
             yield front
     finally:
