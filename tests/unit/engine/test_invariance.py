@@ -174,7 +174,7 @@ samplings = st.fixed_dictionaries(
 prompts = st.lists(st.integers(0, 383), min_size=1, max_size=45)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     requests=st.lists(st.tuples(prompts, samplings, st.booleans()), min_size=1, max_size=5),
     budget=st.sampled_from([1, 7, 32, 2048]),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reference_engines import CopyingPut, Rig, rig, work
 from runtime.engine import Reserved, Sampled
-from runtime.wire import Token
+from runtime.wire import FINISHED, Token
 
 FIRST = Token(42)
 
@@ -155,7 +155,7 @@ def test_nothing_is_handed_over_if_the_first_token_is_the_last(machine: Rig, how
     machine.submit(work(phase="prompt", put=put, **how)).run()
     assert machine.end("a") == ("length" if "max_tokens" in how else "stop")
     assert put.sealed is None
-    assert put.aborted is not None
+    assert put.aborted == FINISHED  # no failure, so nobody computes it again
     machine.engine.drained("a")
     assert machine.used == 0
 
@@ -259,7 +259,7 @@ class Chaos:
 
 
 @pytest.mark.fault("KV-6")
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 2**32), st.integers(5, 14), st.sampled_from([16, 2048]), st.sampled_from([0.5, 1.0]))
 def test_no_block_is_lost_or_shared_whatever_happens(
     llama: Path, cache_dir: Path, seed: int, blocks: int, budget: int, reservable: float
