@@ -26,6 +26,7 @@ class PromptsFirst(Scheduler):  # type: ignore[misc]
     """Whole prompts first come first served, tokens in the room that they leave."""
 
     running: list[Any]
+    max_num_scheduled_tokens: int
 
     def __init__(self, *arguments: Any, **more: Any) -> None:
         super().__init__(*arguments, **more)
