@@ -91,6 +91,14 @@ class MachineAddress(_Settings):
     address: str
 
 
+class SliceSettings(_Settings):
+    """Machines are the endpoints of the EndpointSlices with these labels; `port` names their link port."""
+
+    namespace: str
+    selector: str
+    port: str = "link"
+
+
 class RouterSettings(_Settings):
     """The OpenAI-compatible front."""
 
@@ -98,6 +106,7 @@ class RouterSettings(_Settings):
     model: ModelSettings
     link: LinkSettings
     machines: tuple[MachineAddress, ...] = ()
+    endpoint_slices: SliceSettings | None = Field(None, description="in a cluster, instead of `machines`")
     degraded_mode: DegradedMode = "fail"
     request_timeout_seconds: float = Field(600.0, gt=0)
     wait_for_machines_seconds: float = Field(10.0, ge=0)

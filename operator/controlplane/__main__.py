@@ -17,11 +17,11 @@ from pathlib import Path
 
 import yaml
 
-from controlplane.access import find_access
 from controlplane.api import InvalidDeployment, read
 from controlplane.errors import ControlPlaneError
 from controlplane.settings import OperatorSettings
 from runtime import log
+from runtime.kubernetes import find_access
 
 
 def main() -> int:

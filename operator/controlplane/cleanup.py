@@ -1,11 +1,11 @@
 """Before the operator is uninstalled: no node keeps a label of ours."""
 
 from controlplane import nodes
-from controlplane.access import Access
 from controlplane.errors import NotFound
 from controlplane.kube import ApiServer
 from controlplane.observe import node_of
 from controlplane.reconcile import World, leave_nodes
+from runtime.kubernetes import Access
 
 
 async def cleanup(access: Access) -> int:

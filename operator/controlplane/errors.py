@@ -1,10 +1,9 @@
 """What can go wrong in a pass.
 
     ControlPlaneError
-    ├── ApiError        the API server refused or did not answer     tried again, later and later
-    │   ├── NotFound    404
-    │   └── Conflict    409
-    └── NoAccess        no kubeconfig and no service account         the operator ends
+    └── ApiError        the API server refused or did not answer     tried again, later and later
+        ├── NotFound    404
+        └── Conflict    409
 
 An object that cannot be served is `api.InvalidDeployment`; "not ready yet" is no error.
 """
@@ -28,7 +27,3 @@ class NotFound(ApiError):
 
 class Conflict(ApiError):
     """Somebody else was faster, or it exists already."""
-
-
-class NoAccess(ControlPlaneError):
-    """Nothing says where the API server is."""

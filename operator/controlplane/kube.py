@@ -6,10 +6,10 @@ from typing import Any, Protocol, Self
 
 import aiohttp
 
-from controlplane.access import Access
 from controlplane.errors import ApiError, Conflict, NotFound
 from controlplane.kinds import KINDS
 from controlplane.names import MANAGER, Manifest
+from runtime.kubernetes import Access
 
 REQUEST_SECONDS = 30.0
 _APPLY = "application/apply-patch+yaml"

@@ -69,6 +69,10 @@ def machines(desired: Desired, observed: Observed) -> list[Machines]:
     return found
 
 
+def _broken(pods: Sequence[Pod]) -> bool:
+    return not any(pod.ready for pod in pods) and any(pod.trouble or pod.unplaced for pod in pods)
+
+
 def count(target: Target, desired: Desired, observed: Observed) -> list[PoolCount]:
     """The pools of the spec, in the order of the roles."""
     sets = machines(desired, observed)

@@ -13,7 +13,6 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 
 from controlplane import nodes, watch
-from controlplane.access import Access
 from controlplane.api import KIND
 from controlplane.errors import ApiError
 from controlplane.kube import ApiServer
@@ -23,6 +22,7 @@ from controlplane.routers import Routers, Scraped, Unasked
 from controlplane.settings import OperatorSettings
 from controlplane.workqueue import WorkQueue
 from runtime import log
+from runtime.kubernetes import Access
 
 logger = log.logger("operator")
 

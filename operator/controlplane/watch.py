@@ -12,13 +12,13 @@ from typing import Any
 import kopf
 
 from controlplane import names
-from controlplane.access import Access
 from controlplane.api import KIND
 from controlplane.gpus import Node
 from controlplane.kinds import KINDS, Kind
 from controlplane.names import Manifest
 from controlplane.observe import node_of
 from controlplane.reconcile import Key
+from runtime.kubernetes import Access
 
 Wake = Callable[[Key], None]
 LOGIN_SECONDS = 600

@@ -6,15 +6,24 @@ import socket
 
 from runtime.config import RouterSettings
 from runtime.errors import NoCapacity
+from runtime.kubernetes import find_access
 from runtime.link import Hello, Pulse, host_id, secret_of
 from runtime.router.answer import Answer
 from runtime.router.ask import Ask, Reader
 from runtime.router.books import Books
 from runtime.router.desk import Desk
 from runtime.router.discovery import Discovery, Listed
+from runtime.router.discovery_slices import Slices
 from runtime.router.fleet import Caller, Fleet
 from runtime.router.metrics import LookedUp, RouterMetrics
 from runtime.tokenizer import Tokenizer
+
+
+def _discovery(settings: RouterSettings) -> Discovery:
+    """Raises ValueError if machines are to be found in a cluster and none is in sight."""
+    if settings.endpoint_slices:
+        return Slices(settings.endpoint_slices, find_access())
+    return Listed(settings.machines)
 
 
 class Router:
@@ -37,7 +46,7 @@ class Router:
             model=settings.model.name,
             vocabulary=tokenizer.vocabulary,
         )
-        self.fleet = Fleet(caller, discovery or Listed(settings.machines), self.books, self._changed)
+        self.fleet = Fleet(caller, discovery or _discovery(settings), self.books, self._changed)
         self.desk = Desk(self.fleet, self.books, settings, on_place=self.metrics.placed)
         self.metrics.registry.register(
             LookedUp(self.metrics, self.fleet.machines.values, lambda: self.desk.waiting)

@@ -1,5 +1,6 @@
 """A deployment's life on a real API server: made, scaled, changed, put right, removed."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -116,6 +117,10 @@ async def test_a_revert_in_mid_rollout_never_goes_under_the_floor(
         assert pools["token"]["readyReplicas"] >= 1
 
 
+def another(uid: str) -> Callable[[Object], bool]:
+    return lambda item: bool(item["metadata"]["uid"] != uid)
+
+
 CHILDREN = (
     ("services", "tiny-router"),
     ("services", "tiny-prompt"),
@@ -134,11 +139,11 @@ async def test_children_deleted_by_hand_come_back(api: Client, nodes: Nodes, ope
     await until_ready(api)
     [workload] = await api.list(SETS, selector="splitwise.dev/pool=token")
     children = (*CHILDREN, (SETS, workload["metadata"]["name"]), ("configmaps", workload["metadata"]["name"]))
-    old = [(await api.get(*child))["metadata"]["uid"] for child in children]
-    for child in children:
-        await api.delete(*child)
-    for uid, child in zip(old, children, strict=True):
-        await wait_for(api, *child, lambda item, uid=uid: item["metadata"]["uid"] != uid, seconds=WAIT)
+    old = {child: (await api.get(*child))["metadata"]["uid"] for child in children}
+    for resource, name in children:
+        await api.delete(resource, name)
+    for (resource, name), uid in old.items():
+        await wait_for(api, resource, name, another(uid))
     await until_ready(api)
 
 

@@ -15,6 +15,7 @@ from runtime.config import (
     ModelSettings,
     Role,
     RouterSettings,
+    SliceSettings,
     TransferSettings,
 )
 
@@ -85,7 +86,10 @@ def router(target: Target, weights: Weights) -> RouterSettings:
         request_timeout_seconds=seconds(spec.request_timeout),
         wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
         restarts=spec.scheduling.restarts,
-        **_discovery(target),
+        endpoint_slices=SliceSettings(
+            namespace=target.namespace,
+            selector=names.text({names.DEPLOYMENT: target.name, names.MANAGED_BY: names.MANAGER}),
+        ),
     )
 
 
@@ -95,14 +99,6 @@ def config_map(
     """A ConfigMap that holds one settings file."""
     head = target.child("v1", "ConfigMap", name, component)
     return head | {"data": {file: _pretty(settings)}}
-
-
-def _discovery(target: Target) -> dict[str, Any]:
-    """Where the routers look for machines: by label, if this runtime can."""
-    if "endpoint_slices" not in RouterSettings.model_fields:
-        return {}
-    chosen = names.text({names.DEPLOYMENT: target.name, names.MANAGED_BY: names.MANAGER})
-    return {"endpoint_slices": {"namespace": target.namespace, "selector": chosen}}
 
 
 def _model(target: Target, weights: Weights) -> ModelSettings:

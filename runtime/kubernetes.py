@@ -1,4 +1,7 @@
-"""Where the API server is and who we are: from a kubeconfig, or from the pod's service account."""
+"""Where the API server is and who we are: from a kubeconfig, or from the pod's service account.
+
+The operator asks it for everything; a router only follows its machines (`router.discovery_slices`).
+"""
 
 import base64
 import os
@@ -10,9 +13,11 @@ from typing import Any
 
 import yaml
 
-from controlplane.errors import NoAccess
-
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class NoAccess(ValueError):
+    """Nothing usable says where the API server is; the message says what to set."""
 
 
 @dataclass(frozen=True, slots=True)
