@@ -138,6 +138,10 @@ class Fleet:
             self._wait(f"http://{address}/readyz", name, seconds)
         self._wait(f"{self.url}/readyz", "router", seconds)
 
+    def is_ready(self, name: str) -> bool:
+        """What a machine's /readyz says now."""
+        return _answers(f"http://{self.observe[name]}/readyz")
+
     def _wait(self, url: str, name: str, seconds: float) -> None:
         end = time.monotonic() + seconds
         while not _answers(url):
