@@ -7,14 +7,16 @@
 Fields are values with units in their names. Prompts, answers and secrets are never among them.
 """
 
-import json
 import logging
 import sys
 import traceback
 from datetime import UTC, datetime
 from typing import Any, TextIO
 
+import msgspec
+
 _FIELDS = "splitwise_fields"
+_encode = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Logger:
@@ -37,11 +39,18 @@ class Logger:
 
     def exception(self, event: str, **fields: Any) -> None:
         """An error with the traceback of the exception being handled."""
-        self._logger.error(event, exc_info=True, extra={_FIELDS: fields})
+        self._log(logging.ERROR, event, fields, sys.exception())
 
-    def _log(self, level: int, event: str, fields: dict[str, Any]) -> None:
-        if self._logger.isEnabledFor(level):
-            self._logger.log(level, event, extra={_FIELDS: fields})
+    def _log(
+        self, level: int, event: str, fields: dict[str, Any], error: BaseException | None = None
+    ) -> None:
+        """Makes the record itself: where in the code it comes from is not worth walking the stack."""
+        logger = self._logger
+        if logger.isEnabledFor(level):
+            raised = (type(error), error, error.__traceback__) if error else None
+            record = logging.LogRecord(logger.name, level, "", 0, event, None, raised)
+            setattr(record, _FIELDS, fields)
+            logger.handle(record)
 
 
 def logger(name: str) -> Logger:
@@ -78,4 +87,4 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info and record.exc_info[1]:
             line["error"] = "".join(traceback.format_exception(record.exc_info[1])).strip()
-        return json.dumps(line, default=str, ensure_ascii=False)
+        return _encode(line).decode()

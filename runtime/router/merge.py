@@ -6,14 +6,14 @@ is dropped, and an answer that ends with a hole in it is the machines' failure.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from runtime.errors import EngineFailure
 from runtime.wire import End, Event, Token
 
 
-@dataclass(frozen=True, slots=True)
-class Next:
+class Next(Struct, frozen=True, gc=False):
     """The next tokens of the answer, and how it ended if it did."""
 
     tokens: Sequence[Token]
@@ -49,7 +49,10 @@ class Merge:
         if index > self.due:
             self._early.append((index, event))
             return []
-        taken = [self._cut(index, event)]
+        news = self._cut(index, event)
+        if not self._early:
+            return [news] if news.tokens or news.end else []
+        taken = [news]
         while self._early:
             first = min(self._early, key=_index)
             if first[0] > self.due:

@@ -5,20 +5,20 @@ the text they belong to; tokens that show no text yet wait for the next piece.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct
 
 from runtime.router.stops import Stops
 from runtime.tokenizer import Detokenizer
 from runtime.wire import Token
 
 
-@dataclass(slots=True)
-class Piece:
+class Piece(Struct):
     """New text, the tokens behind it, and the offset in the whole text at which each token begins."""
 
     text: str = ""
-    tokens: list[Token] = field(default_factory=list)
-    offsets: list[int] = field(default_factory=list)
+    tokens: list[Token] = []
+    offsets: list[int] = []
 
 
 class Output:

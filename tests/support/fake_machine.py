@@ -37,7 +37,7 @@ from runtime.wire import (
 )
 
 SECRET = b"a secret that only tests know, 32 bytes"
-SECONDS = 10.0
+SECONDS = 30.0
 
 
 def write_secret(folder: Path) -> Path:

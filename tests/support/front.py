@@ -24,7 +24,7 @@ from runtime.router.discovery import Discovery
 from runtime.router.router import Router
 from runtime.tokenizer import Tokenizer
 
-SECONDS = 10.0
+SECONDS = 30.0
 TRACE = {"X-Splitwise-Trace": "1"}
 
 

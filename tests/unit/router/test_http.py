@@ -9,7 +9,7 @@ import pytest
 from fake_machine import FakeMachine
 from front import Serve, play
 from runtime.router.app import REQUEST_ID
-from runtime.router.metrics import GAUGES, TABLE
+from runtime.router.metrics import GAUGES, TABLE, TBT
 from runtime.tokenizer import Tokenizer
 from runtime.wire import Transfer
 
@@ -174,7 +174,7 @@ async def test_metrics_tell_what_happened(serve: Serve, pair: Pair) -> None:
 async def test_every_metric_of_the_table_is_shown(serve: Serve, pair: Pair) -> None:
     async with serve(pair) as front:
         shown = (await front.get("/metrics")).raw.decode()
-        for row in (*TABLE, *GAUGES):
+        for row in (*TABLE, TBT, *GAUGES):
             assert f"# HELP {row.name}" in shown
 
 

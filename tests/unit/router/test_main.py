@@ -16,7 +16,7 @@ from fake_machine import FakeMachine, write_secret
 from fleet import die_with_parent, free_port
 
 Pair = tuple[FakeMachine, FakeMachine]
-SECONDS = 20.0
+SECONDS = 60.0
 
 
 def settings_of(folder: Path, model: Path, pair: tuple[FakeMachine, ...] = ()) -> dict[str, Any]:
