@@ -1,6 +1,5 @@
 """Clusters that die: the API server alone, and the owner of everything."""
 
-import asyncio
 import pathlib
 import signal
 import subprocess
@@ -11,13 +10,12 @@ import aiohttp
 import pytest
 
 from cluster import janitor
-from cluster.binaries import REPOSITORY
 from cluster.client import ApiError, Client
 from cluster.expect import condition
 from cluster.fixtures import schedulable
 from cluster.follow import wait_for
 from cluster.nodes import node
-from cluster.running import Cluster
+from cluster.running import Cluster, importable
 from cluster.workloads import pod
 
 OWNER = """
@@ -48,25 +46,21 @@ async def test_objects_survive_the_api_server(private_cluster: Cluster) -> None:
     private_cluster.check()
 
 
-async def test_a_frozen_api_server_thaws(private_cluster: Cluster) -> None:
+def test_a_frozen_api_server_thaws(private_cluster: Cluster) -> None:
     plane = private_cluster.control_plane
     assert plane is not None
-    async with private_cluster.client() as kube:
-        plane.program("kube-apiserver").send(signal.SIGSTOP)
-        with pytest.raises(TimeoutError):
-            await short_get(kube)
-        plane.program("kube-apiserver").send(signal.SIGCONT)
-        await wait_for(kube, "serviceaccounts", "default", lambda item: True)
+    plane.program("kube-apiserver").send(signal.SIGSTOP)
+    with pytest.raises(TimeoutError):
+        plane.get("/version", seconds=0.5)
+    plane.program("kube-apiserver").send(signal.SIGCONT)
+    status, _ = plane.get("/version", seconds=30)
+    assert status == 200
 
 
-async def short_get(kube: Client) -> None:
-    async with asyncio.timeout(1):
-        await kube.get("serviceaccounts", "default")
-
-
-async def test_a_user_without_rights_is_refused(private_cluster: Cluster) -> None:
-    plane = private_cluster.control_plane
-    assert plane is not None
+async def test_a_user_without_rights_is_refused(cluster: Cluster) -> None:
+    plane = cluster.control_plane
+    if plane is None:
+        pytest.skip("an existing cluster's users are not ours")
     kubeconfig = plane.keys.kubeconfig("system:kube-scheduler", plane.url)
     async with Client(kubeconfig) as kube:
         with pytest.raises(ApiError, match="403 Forbidden"):
@@ -74,8 +68,7 @@ async def test_a_user_without_rights_is_refused(private_cluster: Cluster) -> Non
 
 
 def test_a_killed_owner_leaves_nothing(cluster: Cluster) -> None:
-    support = REPOSITORY / "tests" / "support"
-    environment = cluster.environment | {"PYTHONPATH": str(support)}
+    environment = cluster.environment | importable()
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER], stdout=subprocess.PIPE, text=True, env=environment
     )

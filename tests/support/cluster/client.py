@@ -17,6 +17,7 @@ import yaml
 Object = dict[str, Any]
 REQUEST_SECONDS = 30.0
 WATCH_SECONDS = 240
+CLOSING_TURNS = 5
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
@@ -61,6 +62,8 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
+        for _ in range(CLOSING_TURNS):  # a TLS connection takes some to let go of its socket
+            await asyncio.sleep(0)
 
     async def request(
         self,

@@ -70,10 +70,10 @@ class ControlPlane:
         for program in reversed(self._programs.values()):
             program.stop()
 
-    def get(self, path: str) -> tuple[int, bytes]:
-        """One GET as admin, outside of any event loop."""
+    def get(self, path: str, *, seconds: float = 5.0) -> tuple[int, bytes]:
+        """One GET as admin, outside of any event loop. TimeoutError after `seconds`."""
         trust = ssl.create_default_context(cafile=str(self.keys.certificate))
-        server = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=5, context=trust)
+        server = http.client.HTTPSConnection("127.0.0.1", self._port, timeout=seconds, context=trust)
         with contextlib.closing(server):
             bearer = {"Authorization": f"Bearer {self.keys.tokens['admin']}"}
             server.request("GET", path, headers=bearer)

@@ -28,6 +28,12 @@ PROXY_SECONDS = 20.0
 _numbers = itertools.count()
 
 
+def importable() -> dict[str, str]:
+    """The variable with which a Python program of ours can import `cluster`."""
+    paths = (str(SUPPORT), os.environ.get("PYTHONPATH", ""))
+    return {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
+
+
 class Cluster:
     """Use `start` or `join`, and `stop` at the end. `control_plane` is None if it is not ours."""
 
@@ -102,7 +108,7 @@ class Cluster:
         number = str(next(_numbers))
         command = [sys.executable, "-m", "cluster.kubelet", str(self.kubeconfig)]
         command += [str(self.folder / "pods"), number]
-        self._launch(command, "kubelet.log", {"PYTHONPATH": str(SUPPORT)})
+        self._launch(command, "kubelet.log", importable())
 
     def _start_proxy(self) -> pathlib.Path:
         log = self._launch([str(binaries.find("kubectl")), "proxy", "--port=0"], "proxy.log", {})
