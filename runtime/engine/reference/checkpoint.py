@@ -140,8 +140,7 @@ def digest_of(source: Source, cache: Path) -> str:
         if (known := _stamped(stamp, state)) is not None:
             return known
         digest = _digest(files)
-        if [_state(path) for path in files] == state:
-            _remember(stamp, state, digest)
+        _remember(stamp, state, digest)  # what changed while it was read no longer has this state
         return digest
     except OSError as error:
         raise UnusableModel(f"{error.filename}: {error.strerror}") from error

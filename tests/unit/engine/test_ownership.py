@@ -160,6 +160,20 @@ def test_nothing_is_handed_over_if_the_first_token_is_the_last(machine: Rig, how
     assert machine.used == 0
 
 
+def test_a_prompt_that_is_being_put_never_gives_way(llama: Path, cache_dir: Path) -> None:
+    """A running sequence that needs a block gives up its own instead."""
+    machine = rig(llama, cache_dir, blocks=11, budget=16)
+    machine.submit(work("old", range(3, 18), max_tokens=20)).step()
+    put = CopyingPut(machine.pool)
+    machine.submit(work("put", range(3, 163), "prompt", put=put))
+    while machine.end("put") is None:
+        machine.step()
+    assert machine.engine.load().sequences_waiting == 1
+    assert len(put.offered) == len(set(put.offered)) == 4 * 10
+    machine.engine.drained("put")
+    assert machine.run().end("old") == "length"
+
+
 @pytest.mark.parametrize("steps", [0, 1, 2])
 def test_a_cancelled_prompt_aborts_its_put(llama: Path, cache_dir: Path, steps: int) -> None:
     machine = rig(llama, cache_dir, budget=6)

@@ -196,6 +196,18 @@ def test_arrived_kv_may_be_given_up_and_computed_here(llama: Path, cache_dir: Pa
     assert machine.used == 0
 
 
+def test_a_newcomer_leaves_room_for_those_who_run_to_grow(llama: Path, cache_dir: Path) -> None:
+    """Or the two would drive each other out in turns."""
+    machine = rig(llama, cache_dir, blocks=3)
+    machine.submit(work("old", range(3, 13)))
+    machine.step()
+    machine.submit(work("new", range(3, 35), "token"), work("newer", range(3, 35)))
+    assert said(machine) == ["old"]
+    assert machine.reserved("new") is None
+    machine.run()
+    assert machine.reserved("new") is not None
+
+
 def test_at_most_so_many_sequences_at_once(llama: Path, cache_dir: Path) -> None:
     machine = rig(llama, cache_dir, sequences=3)
     machine.submit(*(work(f"w{at}") for at in range(8)))
