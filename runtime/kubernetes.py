@@ -7,7 +7,7 @@ import base64
 import os
 import ssl
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +55,14 @@ class Access:
 
 
 def find_access() -> Access:
-    """KUBECONFIG, else the service account of this pod, else ~/.kube/config. Raises NoAccess."""
+    """KUBECONFIG, else the service account of this pod, else ~/.kube/config. POD_NAMESPACE, where it is set,
+    says which namespace is ours. Raises NoAccess."""
+    access = _found()
+    namespace = os.environ.get("POD_NAMESPACE")
+    return replace(access, namespace=namespace) if namespace else access
+
+
+def _found() -> Access:
     if named := os.environ.get("KUBECONFIG"):
         return from_kubeconfig(Path(named.split(os.pathsep)[0]))
     if os.environ.get("KUBERNETES_SERVICE_HOST") and (ACCOUNT / "token").exists():

@@ -1,7 +1,9 @@
 """`python -m controlplane COMMAND`: the operator and its previews.
 
 run        serve the deployments of a cluster
+crds       apply the CRDs, as the chart's upgrade hook
 cleanup    take the operator's labels off all nodes, before it is uninstalled
+probe      send a deployment one request and see that it is split
 render     print what would be applied for a file
 diff       say what a changed file would do, and which pods restart
 generate   write the CRDs, RBAC, chart schema and reference pages, or check them
@@ -32,7 +34,11 @@ def main() -> int:
     run = commands.add_parser("run", help="serve the deployments of a cluster")
     run.add_argument("--settings", type=Path, help="an OperatorSettings file (YAML)")
     run.add_argument("--observe", default="", help="address of /healthz and /metrics, such as 0.0.0.0:8080")
-    commands.add_parser("cleanup", help="take the operator's labels off all nodes")
+    commands.add_parser("crds", help="apply the CRDs")
+    cleanup = commands.add_parser("cleanup", help="take the operator's labels off all nodes")
+    cleanup.add_argument("--crds", action="store_true", help="delete the CRDs and all deployments, too")
+    probe = commands.add_parser("probe", help="send a deployment one request and see that it is split")
+    probe.add_argument("deployment", nargs="?", default="", help="NAMESPACE/NAME; none: look at the API only")
     render = commands.add_parser("render", help="print what would be applied for a file")
     render.add_argument("file", type=Path)
     diff = commands.add_parser("diff", help="say what a changed file would do")
@@ -60,7 +66,20 @@ def _cleanup(options: argparse.Namespace) -> int:
     from controlplane.cleanup import cleanup
 
     log.set_up(program="cleanup")
-    return asyncio.run(cleanup(find_access()))
+    return asyncio.run(cleanup(find_access(), crds=options.crds))
+
+
+def _crds(options: argparse.Namespace) -> int:
+    from controlplane.cleanup import apply_crds
+
+    return asyncio.run(apply_crds(find_access()))
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from controlplane.probe import probe
+
+    print(asyncio.run(probe(find_access(), options.deployment)))
+    return 0
 
 
 def _render(options: argparse.Namespace) -> int:
@@ -96,7 +115,9 @@ def _generate(options: argparse.Namespace) -> int:
 
 _COMMANDS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
+    "crds": _crds,
     "cleanup": _cleanup,
+    "probe": _probe,
     "render": _render,
     "diff": _diff,
     "generate": _generate,

@@ -68,6 +68,17 @@ _ALL = (
         watched=False,
         own=True,
     ),
+    # For the chart's hooks, which have an account of their own.
+    Kind(
+        "CustomResourceDefinition",
+        "apiextensions.k8s.io",
+        "v1",
+        "customresourcedefinitions",
+        verbs=(),
+        child=False,
+        watched=False,
+        cluster=True,
+    ),
     Kind("Event", "", "v1", "events", verbs=("create",), child=False, watched=False),
     Kind(
         "HorizontalPodAutoscaler",

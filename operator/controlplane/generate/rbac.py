@@ -29,6 +29,8 @@ def own() -> list[Rule]:
 def _rules(kinds: Iterable[Kind]) -> list[Rule]:
     rules = []
     for kind in kinds:
+        if not kind.verbs:
+            continue
         rules.append(_rule(kind.group, kind.plural, kind.verbs))
         if kind.status:
             rules.append(_rule(kind.group, f"{kind.plural}/status", kind.status))
