@@ -17,7 +17,7 @@ from local.wish import Ended, Wish
 EXAMPLES = Path(__file__).parents[2] / "deploy" / "examples"
 
 LETTER = """\
-Dear Ines, you asked how the harbour runs now that there are two crews, so here is a whole day of it.
+Dear sister, you asked how the harbour runs now that there are two crews, so here is a whole day of it.
 The first crew unloads. When a ship comes in at six, they are all on the quay at once: cranes, carts, the
 clerk with her list. It is heavy work, and it is over quickly, because everything that a ship carries is there
 from the first minute and nobody has to wait for anybody. By half past six the ship is empty, and the crew is
@@ -40,7 +40,7 @@ as it is written, while the cranes are still busy with the next hold, so that wh
 quay only the last page is missing. The man with the cart hardly notices that he ever waited.
 And if a cart breaks down? Then we tell the customer nothing, take the list from the quay, and another cart
 starts from the beginning of the street, passing quietly by the doors that have signed already.
-Come and see it before the winter. Your brother, Tomas.
+Come and see it before the winter. Your brother, the harbour master.
 
 Question: who wrote this letter? Answer in one sentence."""
 
