@@ -146,3 +146,6 @@ class Engine(Protocol):
 
     def load(self) -> Load:
         """Counts for reports and metrics."""
+
+    def close(self) -> None:
+        """Let go of the KV memory and whatever else is held. No call may follow."""

@@ -53,7 +53,7 @@ class EngineThread:
         self._calls.put((self._engine.drained, (id,)))
 
     async def stop(self) -> None:
-        """Wait (bounded) for the step in hand and end the thread."""
+        """Wait (bounded) for the step in hand, close the engine and end the thread."""
         self._calls.put(None)
         await asyncio.to_thread(self._thread.join, _STOP_SECONDS)
 
@@ -74,6 +74,7 @@ class EngineThread:
                 started = time.monotonic()
                 news = self._engine.step()
                 self._post(news, time.monotonic() - started)
+            self._engine.close()
         except Exception as error:
             self._tell(self._on_broken, error)
 

@@ -51,6 +51,9 @@ class Scripted:
     def busy(self) -> bool:
         return bool(self.works) or self.breaks
 
+    def close(self) -> None:
+        self.calls.append(("close", threading.current_thread().name))
+
     def load(self) -> Load:
         return Load(sequences_running=len(self.works))
 
@@ -110,6 +113,11 @@ async def test_blocks_given_back_between_steps_are_reported(place: Place) -> Non
     place.thread.drained("a")
     assert await asyncio.wait_for(place.loads.get(), 5) == Load()
     assert place.engine.threads == set()
+
+
+async def test_stopping_closes_the_engine_on_its_own_thread(place: Place) -> None:
+    await place.thread.stop()
+    assert place.engine.calls == [("close", "engine")]
 
 
 async def test_an_idle_engine_is_not_stepped(place: Place) -> None:
