@@ -126,3 +126,14 @@ async def test_a_removed_node_takes_its_pods_along(kube: Client, nodes: Nodes) -
     await wait_for(kube, "pods", "p", condition("Ready"))
     await nodes.remove(name)
     await wait_gone(kube, "pods", "p")
+
+
+@pytest.mark.slow
+async def test_the_control_plane_finds_out_about_a_silent_node(kube: Client, nodes: Nodes) -> None:
+    name = await nodes.add()
+    await kube.apply(pod("p"))
+    await wait_for(kube, "pods", "p", condition("Ready"))
+    await kube.annotate("nodes", name, {steering.NODE_STATE: "silent"})
+    await wait_for(kube, "pods", "p", condition("Ready", "False"), seconds=60)
+    await kube.annotate("nodes", name, {steering.NODE_STATE: None})
+    await wait_for(kube, "nodes", name, condition("Ready"))

@@ -62,7 +62,7 @@ class Client:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
-        for _ in range(CLOSING_TURNS):  # a TLS connection takes some to let go of its socket
+        for _turn in range(CLOSING_TURNS):  # a TLS connection takes some to let go of its socket
             await asyncio.sleep(0)
 
     async def request(
