@@ -4,7 +4,6 @@ from controlplane import nodes
 from controlplane.errors import NotFound
 from controlplane.generate import crd
 from controlplane.kube import ApiServer
-from controlplane.lease import NAME
 from controlplane.observe import node_of
 from controlplane.reconcile import World, leave_nodes
 from runtime.kubernetes import Access
@@ -21,23 +20,22 @@ async def apply_crds(access: Access) -> int:
 
 
 async def cleanup(access: Access, *, crds: bool) -> int:
-    """Take every deployment's labels off all nodes, and remove the lease; with `crds`, the CRDs too, and
-    with them every deployment. Raises ApiError."""
+    """Take every deployment's labels off all nodes; with `crds`, remove the CRDs too, and with them every
+    deployment. Raises ApiError."""
     async with ApiServer(access) as kube:
         if crds:
             for definition in (crd.deployments(), crd.pools()):
-                await _delete(kube, CRD, "", definition["metadata"]["name"])
+                await _delete(kube, definition["metadata"]["name"])
         found = [node_of(item) for item in await kube.list("Node", None)]
         world = World(kube, nodes=lambda: found)
         for key in sorted(nodes.owners(found)):
             await leave_nodes(key, world)
-        await _delete(kube, "Lease", access.namespace, NAME)
     return 0
 
 
-async def _delete(kube: ApiServer, kind: str, namespace: str, name: str) -> None:
+async def _delete(kube: ApiServer, name: str) -> None:
     try:
-        found = await kube.get(kind, namespace, name)
+        found = await kube.get(CRD, "", name)
     except NotFound:
         return
-    await kube.delete(kind, namespace, name, found["metadata"]["uid"])
+    await kube.delete(CRD, "", name, found["metadata"]["uid"])

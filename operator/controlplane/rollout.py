@@ -9,9 +9,10 @@ token (or mixed) machine, a token machine a prompt (or mixed) one, a mixed machi
           usable machines without them. A revision that is still needed keeps a partner in each pool. One
           that cannot serve goes if it is broken; if it merely is not ready now, it may be in a moment.
 
-The floor is the wanted size; one less in a pool of two or more whose new machine finds no node, since then
-only an old one can make room. Nothing is remembered between steps, so a second edit or a revert in the
-middle is just another state to go on from.
+The floor is the wanted size; while a new machine finds no node it is one less in every pool of two or more,
+since then only old ones can make room, and they go together; the other pools do not wait for that machine.
+Nothing is remembered between steps, so a second edit or a revert in the middle is just another state to go
+on from.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -67,8 +68,8 @@ def usable(sets: Iterable[Machines]) -> dict[Role, int]:
 
 def floor(wanted: Counts, sets: Sequence[Machines]) -> dict[Role, int]:
     """Machines of each pool that stay usable throughout."""
-    short = {machines.role for machines in sets if machines.current and machines.short}
-    return {role: max(1, size - 1) if size and role in short else size for role, size in wanted.items()}
+    short = any(machines.current and machines.short for machines in sets)
+    return {role: max(1, size - 1) if size and short else size for role, size in wanted.items()}
 
 
 def next_step(wanted: Counts, sets: Sequence[Machines]) -> Sizes:
@@ -102,7 +103,9 @@ def _grown(wanted: Counts, current: Sequence[Machines], *, rolling: bool) -> Siz
         return -(-level * wanted[role] // levels) if levels else 0
 
     level = 0
-    while level < levels and all(len(each.ready) >= at(level + 1, each.role) for each in current):
+    while level < levels and all(
+        len(each.ready) >= at(level + 1, each.role) or each.short for each in current
+    ):
         level += 1
     return {
         each.name: min(wanted[each.role], max(each.replicas, at(min(level + 1, levels), each.role)))

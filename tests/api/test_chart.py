@@ -1,5 +1,6 @@
-"""The chart on a real API server: install, serve, upgrade, test, uninstall, with the real programs in its pods."""
+"""The chart on a real API server: install, serve, upgrade, test, uninstall; its pods run the real programs."""
 
+import contextlib
 import json
 import pathlib
 
@@ -10,7 +11,7 @@ import tiny_llama
 from cluster import steering
 from cluster.client import Client, Object
 from cluster.fixtures import Nodes
-from cluster.follow import wait_for
+from cluster.follow import WaitFailed, wait_for
 from cluster.nodes import A100, H100
 from cluster.process import ProcessFailed
 from cluster.running import Cluster
@@ -68,10 +69,15 @@ async def test_from_install_to_nothing_left(
     await cluster.kubectl("delete", "swd", "split", "--cascade=foreground", *where, "--timeout=90s")
     await cluster.helm("uninstall", "ops", *where, "--wait", "--timeout=90s")
 
-    async def nothing() -> bool:
-        return not await leftovers(kube, nodes)
+    left: list[str] = []
 
-    await until_true(nothing, "nothing is left", seconds=LONG)
+    async def nothing() -> bool:
+        left[:] = await leftovers(kube, nodes)
+        return not left
+
+    with contextlib.suppress(WaitFailed):
+        await until_true(nothing, "nothing is left")
+    assert left == []
 
 
 async def leftovers(kube: Client, nodes: Nodes) -> list[str]:

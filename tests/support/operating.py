@@ -100,7 +100,9 @@ class Operator:
     def _rights(self) -> list[Object]:
         space, unique = self.namespace, f"{NAME}-{self.namespace}"
         subject = {"kind": "ServiceAccount", "name": NAME, "namespace": space}
+        lease = {"apiVersion": "coordination.k8s.io/v1", "metadata": {"name": "splitwise-operator"}}
         objects: list[Object] = [{"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": NAME}}]
+        objects.append(lease | {"kind": "Lease"})
         for kind, name, chosen in (
             ("Role", NAME, rules("namespaced") + rules("own")),
             ("ClusterRole", unique, rules("cluster")),
