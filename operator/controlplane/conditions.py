@@ -77,8 +77,12 @@ class Situation:
 
 def findings(situation: Situation) -> list[Finding]:
     """Every condition that applies, Ready first."""
-    parts = [finding for check in _CHECKS if (finding := check(situation)) is not None]
-    parts[1:1] = [_pool(situation, pool) for pool in situation.pools]
+    found = [
+        _nodes_matched(situation),
+        *(_pool(situation, pool) for pool in situation.pools),
+        *(check(situation) for check in _CHECKS),
+    ]
+    parts = [finding for finding in found if finding is not None]
     return [_ready(situation, parts), *parts]
 
 
@@ -216,7 +220,6 @@ def _degraded(situation: Situation) -> Finding:
 
 
 _CHECKS: tuple[Callable[[Situation], Finding | None], ...] = (
-    _nodes_matched,
     _router,
     _kv_transport,
     _power_cap,

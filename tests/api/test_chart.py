@@ -1,4 +1,4 @@
-"""The chart on a real API server: install, serve, upgrade, test, uninstall; its pods run the real programs."""
+"""The chart on a real API server: install, serve, upgrade, test, uninstall; its pods run real programs."""
 
 import contextlib
 import json
