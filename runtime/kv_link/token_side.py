@@ -50,7 +50,6 @@ class TokenSide:
             self._context.loop.call_soon(self._context.events.transfer_failed, transfer, str(refused))
             self._context.loop.call_soon(self._context.events.fenced, transfer)
             return
-        self._place.ledger.post(ticket.slot, 0)
         callee = self._serving[transfer] = self._callee(prompt_machine)
         callee.arm(ticket)
 

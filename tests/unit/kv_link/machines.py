@@ -26,7 +26,7 @@ LAYOUT = Layout(
     model="tiny", revision="1", format="test", dtype="float32", layers=3, kv_heads=2, head_dim=4,
     block_tokens=2, block_bytes=128, blocks=32,
 )  # fmt: skip
-BIG = structs.replace(LAYOUT, blocks=160, block_bytes=64 * 1024)
+BIG = structs.replace(LAYOUT, blocks=64, block_bytes=256 * 1024)
 LAYOUTS = {"small": LAYOUT, "big": BIG}
 QUICK = Limits(fence_after=0.3, open_within=2.0, retry_least=0.01, retry_most=0.1)
 WITHIN = 10.0

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.unit.kv_link.machines import (
     begin,
     offer,
     running,
+    soon,
     until,
     whole,
 )
@@ -31,10 +31,6 @@ from tests.unit.kv_link.machines import (
 WAYS: list[Way] = ["shm", "tcp"]
 WITHIN = 20.0
 ROOT = Path(__file__).parents[3]
-
-
-def soon(seconds: float = 15.0) -> float:
-    return time.monotonic() + seconds
 
 
 class Child:
@@ -119,8 +115,8 @@ async def test_a_prompt_machine_killed_at_every_step(tmp_path: Path, spawn: Spaw
         for number, (child, moment) in enumerate(zip(children, moments, strict=True)):
             dying, waiting = f"dying-{number}", f"waiting-{number}"
             child.tell(expect=dying, source=[1, 2], seconds=15, hold=moment)
-            token.kv.arm(dying, prompt_machine=child.address, blocks=[5, 6], deadline=soon())
-            token.kv.arm(waiting, prompt_machine=child.address, blocks=[7], deadline=soon())
+            token.kv.arm(dying, prompt_machine=child.address, blocks=[5, 6], deadline=soon(15))
+            token.kv.arm(waiting, prompt_machine=child.address, blocks=[7], deadline=soon(15))
             bystander = await begin(other, token, f"{number}", [3], [8])
             await child.hear("held", dying)
             child.kill()
@@ -158,7 +154,7 @@ async def test_a_token_machine_restarted_five_times_under_its_name(
             assert (await token.hear("arrived", f"{new}-whole"))["whole"]
             hold.release()
             await prompt.news.of("drained", old, WITHIN)
-            prompt.kv.expect(new, deadline=soon())
+            prompt.kv.expect(new, deadline=soon(15))
             token.tell(arm=new, prompt=prompt.address, target=[7, 8], seconds=15)
             await prompt.news.of("ticket", new, WITHIN)  # left open until the next death
         prompt.kv.forget("5", "the test is over")
@@ -169,7 +165,7 @@ async def test_a_token_machine_restarted_five_times_under_its_name(
 async def arm(prompt: Machine, token: Child, name: str, source: list[int], target: list[int]) -> None:
     """A transfer to a child, computed as soon as its ticket comes."""
     prompt.fill(source, name)
-    prompt.kv.expect(name, deadline=soon())
+    prompt.kv.expect(name, deadline=soon(15))
     token.tell(arm=name, prompt=prompt.address, target=target, seconds=15)
     offer((await prompt.news.of("ticket", name, WITHIN))[2], source)
 
@@ -236,11 +232,12 @@ async def test_a_stopped_token_machine_does_not_hang_the_prompt_machine(
     """More bytes than the sockets buffer, into a process that reads none: the source blocks come back."""
     layout = LAYOUTS["big"]
     silence = by == "silence"
-    prompt = Machine("p", tmp_path, way=way, layout=layout, dead_after=1.0 if silence else 30.0)
-    other = Machine("o", tmp_path, way=way, layout=layout)
+    prompt = Machine("p", tmp_path, way=way, layout=layout, dead_after=2.0 if silence else 30.0)
     child = await spawn("t", way, layout="big", dead_after=30.0)
-    blocks = list(range(0, BIG.blocks, 2))
-    async with running(prompt, other):
+    blocks = list(range(BIG.blocks))
+    async with running(prompt):
+        await arm(prompt, child, "warm", [1], [2])
+        assert (await child.hear("arrived", "warm"))["whole"]
         prompt.kv.expect("a", deadline=soon(30.0 if silence else 2.0))
         child.tell(arm="a", prompt=prompt.address, target=blocks, seconds=30)
         _, _, put = await prompt.news.of("ticket", "a", WITHIN)
@@ -254,7 +251,8 @@ async def test_a_stopped_token_machine_does_not_hang_the_prompt_machine(
         child.kill(signal.SIGCONT)
         assert await child.hear("failed", "a")
         assert await child.hear("fenced", "a")
-        await whole(prompt, other, "b", [1, 2], [3, 4])
+        await arm(prompt, child, "after", [1], [2])
+        assert (await child.hear("arrived", "after"))["whole"]
 
 
 @pytest.mark.parametrize("way", WAYS)
