@@ -29,7 +29,7 @@ class _Settings(BaseModel):
 
 
 class ModelSettings(_Settings):
-    """Which weights to serve: `path`, a Hugging Face folder or a GGUF file; `name` is what clients ask for."""
+    """Which weights to serve. `path`: a Hugging Face folder or a GGUF file. `name`: what clients ask for."""
 
     name: str
     path: Path
