@@ -17,9 +17,9 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import yaml
+from rich.console import Console
 
-from controlplane.api import InvalidDeployment, read
+from controlplane.api import InvalidDeployment
 from controlplane.errors import ControlPlaneError
 from controlplane.settings import OperatorSettings
 from runtime import log
@@ -83,20 +83,16 @@ def _probe(options: argparse.Namespace) -> int:
 
 
 def _render(options: argparse.Namespace) -> int:
-    from controlplane.render import render
+    from controlplane.preview import print_render
 
-    yaml.safe_dump_all(render(read(options.file)), sys.stdout, sort_keys=False, width=110)
+    print_render(options.file, Console())
     return 0
 
 
 def _diff(options: argparse.Namespace) -> int:
-    from controlplane.render import diff
+    from controlplane.preview import print_diff
 
-    for preview in diff(read(options.old), read(options.new)):
-        restarts = "  (pods restart)" if preview.restarts else ""
-        print(f"{preview.action} {preview.ref.kind}/{preview.ref.name}{restarts}")
-        for reason in preview.why:
-            print(f"    {reason}")
+    print_diff(options.old, options.new, Console())
     return 0
 
 

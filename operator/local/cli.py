@@ -5,13 +5,16 @@ file is wrong; 130 interrupted.
 """
 
 import argparse
+import asyncio
 import sys
 from pathlib import Path
 
 from rich.console import Console
 
 from controlplane.api import InvalidDeployment
+from controlplane.errors import ControlPlaneError
 from local.rundir import RunFailed
+from runtime.kubernetes import NoAccess
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,6 +55,17 @@ def parser() -> argparse.ArgumentParser:
     chat.add_argument("--max-tokens", type=int, default=256, help="longest answer")
     _deployment(chat)
 
+    render = commands.add_parser("render", help="print what would be applied to a cluster for a file")
+    render.add_argument("file", type=Path, metavar="FILE", help="YAML file with the deployment")
+
+    diff = commands.add_parser("diff", help="say what a changed file would do, and which pods are replaced")
+    diff.add_argument("old", type=Path, metavar="OLD", help="the file as it was")
+    diff.add_argument("new", type=Path, metavar="NEW", help="the file as it shall be")
+
+    status = commands.add_parser("status", help="how a deployment in a cluster stands")
+    status.add_argument("name", metavar="NAME", help="name of the deployment")
+    status.add_argument("-n", "--namespace", help="its namespace; the kubeconfig's if left out")
+
     commands.add_parser("demo", help="show on this computer that split answers equal unsplit ones")
 
     return top
@@ -69,7 +83,7 @@ def main(arguments: list[str] | None = None) -> int:
     except InvalidDeployment as error:
         print(f"splitwise: {error}", file=sys.stderr)
         return 2
-    except RunFailed as error:
+    except (RunFailed, ControlPlaneError, NoAccess) as error:
         print(f"splitwise: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -104,8 +118,23 @@ def _run(options: argparse.Namespace, console: Console) -> int:
             chat(
                 record.endpoint, record.model, options.prompt, max_tokens=options.max_tokens, console=console
             )
+        case "render" | "diff" | "status":
+            _cluster(options, console)
         case "demo":
             from local.demo import EXAMPLES, demo
 
             return demo(EXAMPLES, console=console)
     return 0
+
+
+def _cluster(options: argparse.Namespace, console: Console) -> None:
+    """Commands about deployments in a cluster; only `status` talks to one."""
+    from controlplane import preview
+
+    match options.command:
+        case "render":
+            preview.print_render(options.file, console)
+        case "diff":
+            preview.print_diff(options.old, options.new, console)
+        case "status":
+            asyncio.run(preview.print_status(options.name, options.namespace, console))
