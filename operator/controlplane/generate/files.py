@@ -18,6 +18,8 @@ def generated() -> dict[str, str]:
     crds["splitwise.dev_splitwisepools.yaml"] = crd.pools()
     files = {f"operator/crds/{name}": _yaml(made) for name, made in crds.items()}
     files |= {f"{CHART}/crds/{name}": _yaml(made) for name, made in crds.items()}
+    plain = [_yaml(made).removeprefix(_MARK) for made in crds.values()]
+    files["deploy/kustomize/crds.yaml"] = _MARK + "---\n".join(plain)
     for name, rules in (("namespaced", rbac.namespaced()), ("cluster", rbac.cluster()), ("own", rbac.own())):
         files[f"{CHART}/files/rules-{name}.yaml"] = _yaml(rules)
     files[f"{CHART}/values.schema.json"] = json.dumps(values.schema(), indent=2) + "\n"
