@@ -1,8 +1,8 @@
 """A machine without an engine, as fast as the link allows: for measuring what stands in front of it.
 
-Prompt legs answer at once. Token and whole legs get one token each at every beat; all tokens of a beat leave
-in one frame, as those of an engine step do. A request's `seed` says how many milliseconds a beat is: 0 answers
-everything at once, QUIET never says a word.
+Prompt legs answer at once. Token and whole legs get one token each at every beat; all tokens of a beat
+leave in one frame, as those of an engine step do. A request's `seed` says how many milliseconds a beat is:
+0 answers everything at once, QUIET never says a word.
 """
 
 import asyncio
@@ -67,7 +67,7 @@ class FakeMachine:
             streams[connection, start.stream] = [index, last]
 
     def _schedule(self, beat: int) -> None:
-        """Beats lie on whole multiples of CLOCK_MONOTONIC, so that whoever sees a token knows when it left."""
+        """Beats lie on multiples of CLOCK_MONOTONIC, so that whoever sees a token knows when it left."""
         period = beat / 1000
         self._loop.call_later(period - time.monotonic() % period, self._step, beat)
 

@@ -11,8 +11,8 @@ END = b"[DONE]"
 def request(path: str, body: object) -> bytes:
     """The bytes of a POST on a connection that is kept."""
     raw = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: {len(raw)}\r\n\r\n"
-    return head.encode() + raw
+    head = f"POST {path} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+    return f"{head}Content-Length: {len(raw)}\r\n\r\n".encode() + raw
 
 
 class Client(asyncio.Protocol):
@@ -62,3 +62,18 @@ def percentile(values: Sequence[float], share: float) -> float:
     """The value below which `share` of the values lie."""
     ranked = sorted(values)
     return ranked[min(len(ranked) - 1, int(share * len(ranked)))]
+
+
+async def get(port: int, path: str) -> bytes:
+    """Status line, headers and body of a GET on a connection of its own. Raises ConnectionError."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n".encode())
+    answer = await reader.read()
+    writer.close()
+    return answer
+
+
+def hang_up(clients: Sequence[Client]) -> None:
+    for client in clients:
+        if client.transport is not None:
+            client.transport.abort()

@@ -91,7 +91,12 @@ class Answer:
         if self._over:
             return
         if tokens:
-            self._time(choice)
+            now, last = monotonic(), choice.last_token_at
+            choice.last_token_at = now
+            if last:
+                self._watch.next_token(now - last)
+            else:
+                self._began(choice, now)
         if choice.finish is not None:
             self._unfinished -= 1
         self._sink.wrote(choice, tokens, piece)
@@ -112,13 +117,8 @@ class Answer:
     def _expire(self) -> None:
         self.failed(self.choices[0], DeadlineExceeded(f"not done within {self.seconds:g} s"))
 
-    def _time(self, choice: Choice) -> None:
-        now = monotonic()
-        if choice.last_token_at:
-            self._watch.next_token(now - choice.last_token_at)
-        else:
-            choice.first_token_at = now
-            if self.first_token_at is None:
-                self.first_token_at = now
-                self._watch.first_token(now - self.begun_at)
-        choice.last_token_at = now
+    def _began(self, choice: Choice, now: float) -> None:
+        choice.first_token_at = now
+        if self.first_token_at is None:
+            self.first_token_at = now
+            self._watch.first_token(now - self.begun_at)

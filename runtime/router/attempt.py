@@ -9,15 +9,15 @@ from msgspec import structs
 from runtime.errors import Failure, failure
 from runtime.router.books import Booking
 from runtime.router.machine import Machine
-from runtime.router.merge import Merge, Next, Reading
-from runtime.wire import Event, Phase, Start, Transfer
+from runtime.router.merge import Merge, Reading
+from runtime.wire import End, Event, Phase, Start, Token, Transfer
 
 
 class Owner(Protocol):
     """Whose attempt it is."""
 
-    def took(self, news: Next) -> None:
-        """The next tokens, or the end."""
+    def took(self, tokens: Sequence[Token], end: End | None = None) -> None:
+        """The next tokens, and the end with the last."""
 
     def transferred(self, transfer: Transfer) -> None:
         """The KV-cache has arrived."""
@@ -46,9 +46,8 @@ class Attempt:
     def __init__(self, place: Place, start: Start, owner: Owner, transfer: str) -> None:
         self.place = place
         self.over = False
-        self._owner = owner
-        self._merge = Merge(len(start.generated))
-        self._credit = start.credit
+        self.owner = owner
+        self.merge = Merge(len(start.generated))
         if place.split:
             start = structs.replace(start, transfer=transfer)
             self._legs = [_Leg(self, place.prompt, "prompt"), _Leg(self, place.token, "token")]
@@ -67,7 +66,9 @@ class Attempt:
 
     def read(self, tokens: int) -> None:
         """The client has read so many tokens: the leg that produces the rest may send more."""
-        self._legs[-1].read(tokens, self._credit)
+        leg = self._legs[-1]
+        if leg.is_open:
+            leg.machine.credit(leg.stream, tokens)
 
     def close(self) -> None:
         """End the legs and release what the attempt holds. Harmless when over."""
@@ -80,15 +81,15 @@ class Attempt:
 
     def event(self, leg: "_Leg", event: Event) -> None:
         if event.transfer is not None:
-            self._owner.transferred(event.transfer)
+            self.owner.transferred(event.transfer)
         if event.end == "error":
             self.give_up(
                 leg, failure(*(event.error or ("engine_failure", "a machine failed without a word")))
             )
             return
-        for news in self._merge.take(leg.reading.index(event), event):
+        for news in self.merge.take(leg.reading.index(event), event):
             self.place.booking.prompt_done()
-            self._owner.took(news)
+            self.owner.took(news.tokens, news.end)
             if self.over:
                 return
         if event.end is not None:
@@ -98,19 +99,19 @@ class Attempt:
         if leg.phase == "prompt":
             self.place.booking.handed_off()
         if not any(leg.is_open for leg in self._legs):
-            self.give_up(leg, self._merge.broken())
+            self.give_up(leg, self.merge.broken())
 
     def give_up(self, leg: "_Leg", failure: Failure) -> None:
         if self.over:
             return
         self.close()
-        self._owner.gave_up(failure, [leg.machine.name])
+        self.owner.gave_up(failure, [leg.machine.name])
 
 
 class _Leg:
     """One leg's stream on its machine (runtime.router.machine.Leg)."""
 
-    __slots__ = ("_attempt", "_unreturned", "is_open", "machine", "phase", "reading", "stream")
+    __slots__ = ("_attempt", "is_open", "machine", "phase", "reading", "stream")
 
     def __init__(self, attempt: Attempt, machine: Machine, phase: Phase) -> None:
         self.machine = machine
@@ -119,23 +120,22 @@ class _Leg:
         self.reading = Reading()
         self.is_open = True
         self._attempt = attempt
-        self._unreturned = 0
 
     def event(self, event: Event) -> None:
+        attempt = self._attempt
+        if self.phase == "token" and not attempt.over and attempt.merge.in_turn(event):
+            self.reading.reached = attempt.merge.due
+            if event.transfer is not None:
+                attempt.owner.transferred(event.transfer)
+            attempt.owner.took(event.tokens)
+            return
         self.is_open = event.end is None
-        if not self._attempt.over:
-            self._attempt.event(self, event)
+        if not attempt.over:
+            attempt.event(self, event)
 
     def broke(self, failure: Failure) -> None:
         self.is_open = False
         self._attempt.give_up(self, failure)
-
-    def read(self, tokens: int, credit: int) -> None:
-        """Return credit, in lots of a quarter, so that it costs few frames."""
-        self._unreturned += tokens
-        if self._unreturned * 4 >= credit and self.is_open:
-            self.machine.credit(self.stream, self._unreturned)
-            self._unreturned = 0
 
     def close(self) -> None:
         if self.is_open:

@@ -72,8 +72,9 @@ class _Entry:
         self._add(self.prompt, self.token, self.kv)
 
     def prompt_done(self) -> None:
-        self._add(-self.prompt, 0, 0)
-        self.prompt = 0
+        if self.prompt:
+            self._add(-self.prompt, 0, 0)
+            self.prompt = 0
 
     def close(self) -> None:
         if self.open:

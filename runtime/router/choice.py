@@ -12,9 +12,8 @@ from typing import Literal, Protocol
 from runtime.errors import Cancelled, Failure, MachineLost, NoCapacity, TransferFailed
 from runtime.policy.work import Request
 from runtime.router.attempt import Attempt, Place
-from runtime.router.merge import Next
 from runtime.router.output import Output, Piece
-from runtime.wire import Sampling, Start, Transfer
+from runtime.wire import End, Sampling, Start, Token, Transfer
 
 Finish = Literal["stop", "length"]
 _RESTARTED = (MachineLost, TransferFailed, NoCapacity, Cancelled)
@@ -75,6 +74,8 @@ class Choice:
         self._reader = reader
         self._desk = desk
         self._attempt: Attempt | None = None
+        self._credit = desk.credit
+        self._unreturned = 0
 
     @property
     def restarts(self) -> int:
@@ -90,6 +91,7 @@ class Choice:
         """Begin an attempt at this place."""
         self.attempts += 1
         self.place = place
+        self._unreturned = 0
         start = Start(
             stream=0,
             request=self._request_id,
@@ -97,16 +99,18 @@ class Choice:
             prompt=self._prompt,
             sampling=self._sampling,
             deadline_s=self._reader.seconds_left(),
-            credit=self._desk.credit,
+            credit=self._credit,
             generated=list(self.output.token_ids),
         )
         self._attempt = Attempt(place, start, self, transfer=secrets.token_hex(12))
         self._attempt.begin()
 
     def read(self, tokens: int) -> None:
-        """The client has read so many tokens."""
-        if self._attempt is not None and not self._attempt.over:
-            self._attempt.read(tokens)
+        """The client has read so many tokens. Credit goes back in lots of a quarter: it costs a frame."""
+        self._unreturned += tokens
+        if self._unreturned * 4 >= self._credit and self._attempt is not None:
+            self._attempt.read(self._unreturned)
+            self._unreturned = 0
 
     def close(self) -> None:
         """Stop at once and release everything. Harmless when over."""
@@ -119,12 +123,12 @@ class Choice:
 
     # ---- from the attempt (runtime.router.attempt.Owner)
 
-    def took(self, news: Next) -> None:
+    def took(self, tokens: Sequence[Token], end: End | None = None) -> None:
         output = self.output
         before = len(output.token_ids)
-        piece = output.push(news.tokens, hide_last=news.end == "stop")
-        if output.stopped or news.end is not None:
-            self.finish = "length" if news.end == "length" and not output.stopped else "stop"
+        piece = output.push(tokens, hide_last=end == "stop")
+        if output.stopped or end is not None:
+            self.finish = "length" if end == "length" and not output.stopped else "stop"
             piece = _joined(piece, output.finish())
             self.close()
         self._reader.wrote(self, len(output.token_ids) - before, piece)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
+from aiohttp.base_protocol import BaseProtocol
 
 from runtime.errors import Failure
 from runtime.router.choice import Choice
@@ -24,7 +25,8 @@ class EventStream:
     def __init__(self, shape: Shape) -> None:
         self.failure: Failure | None = None
         self._shape = shape
-        self._request: web.Request | None = None
+        self._protocol: BaseProtocol | None = None
+        self._transport: asyncio.Transport | None = None
         self._chunked = True
         self._early: list[bytes] = []
         self._opened: set[int] = set()
@@ -45,7 +47,7 @@ class EventStream:
         self._open(request, writer)
         while True:
             self._turn.clear()
-            if request.protocol.writing_paused:
+            if self._is_paused():
                 await writer.drain()
                 self._repay()
             elif self._over:
@@ -63,7 +65,7 @@ class EventStream:
                 self._opened.add(choice.index)
                 self._put(self._shape.opening(choice))
             self._put(self._shape.chunk(choice, piece))
-        if self._request is not None and self._request.protocol.writing_paused:
+        if self._is_paused():
             self._owed[choice] = self._owed.get(choice, 0) + tokens
             self._turn.set()
         else:
@@ -81,7 +83,7 @@ class EventStream:
     # ---- bytes
 
     def _open(self, request: web.Request, writer: AbstractStreamWriter) -> None:
-        self._request = request
+        self._protocol, self._transport = request.protocol, request.transport
         self._chunked = request.version >= HttpVersion11
         writer.send_headers()
         early, self._early = self._early, []
@@ -90,11 +92,14 @@ class EventStream:
     def _put(self, data: bytes) -> None:
         if not data:
             return
-        if self._request is None:
+        if self._protocol is None:
             self._early.append(data)
             self._turn.set()
-        elif (transport := self._request.transport) is not None and not transport.is_closing():
-            transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+        elif self._transport is not None and not self._transport.is_closing():
+            self._transport.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
+
+    def _is_paused(self) -> bool:
+        return self._protocol is not None and self._protocol.writing_paused
 
     def _repay(self) -> None:
         owed, self._owed = self._owed, {}

@@ -122,7 +122,12 @@ class Machine:
                 continue
             if event.end is not None:
                 del self._legs[event.stream]
-            self._tell(leg, event)
+            try:
+                leg.event(event)
+            except Exception:  # one request's trouble must not end the connection that all share
+                logger.exception("a leg could not take its news", machine=self.name)
+                self.cancel(event.stream)
+                self._break(leg, EngineFailure("the router failed to read the answer"))
         self._maybe_leave()
 
     def closed(self, connection: Connection, reason: str) -> None:
@@ -134,15 +139,6 @@ class Machine:
             self._lost.set_result(reason)
         for leg in legs.values():
             self._break(leg, MachineLost(f"machine {self.name} was lost: {reason}"))
-
-    def _tell(self, leg: Leg, event: Event) -> None:
-        """One request's trouble must not end the connection that all share."""
-        try:
-            leg.event(event)
-        except Exception:
-            logger.exception("a leg could not take its news", machine=self.name)
-            self.cancel(event.stream)
-            self._break(leg, EngineFailure("the router failed to read the answer"))
 
     def _break(self, leg: Leg, failure: Failure) -> None:
         try:

@@ -44,6 +44,13 @@ class Merge:
         self.due = due
         self._early: list[tuple[int, Event]] = []
 
+    def in_turn(self, event: Event) -> bool:
+        """The common case, made cheap: tokens that are due, nothing held, nothing ends. Takes them."""
+        if event.index != self.due or event.end is not None or self._early:
+            return False
+        self.due += len(event.tokens)
+        return True
+
     def take(self, index: int, event: Event) -> list[Next]:
         """What can go out now that this event is here. A leg's own end of "handoff" ends nothing."""
         if index > self.due:

@@ -37,15 +37,22 @@ class Output:
         """Take tokens; None if there is no new text. `hide_last`: the last one ends the answer, textless.
 
         Once `stopped`, the answer ends; tokens behind the one that completed a stop string are not taken."""
-        last = len(tokens) - 1
-        for index, token in enumerate(tokens):
-            self._take(token, hidden=hide_last and index == last)
-            if self.stopped:
-                break
-        if not self._waiting.text:
+        waiting = self._waiting
+        hidden = tokens[-1] if hide_last and tokens else None
+        for token in tokens:
+            self.token_ids.append(token.id)
+            waiting.tokens.append(token)
+            waiting.offsets.append(self._offset)
+            text = "" if token is hidden else self._detokenizer.push(token.id)
+            if text:
+                self._offset += len(text)
+                waiting.text += text if self._stops is None else self._unstopped(text)
+                if self.stopped:
+                    break
+        if not waiting.text:
             return None
-        piece, self._waiting = self._waiting, Piece()
-        return piece
+        self._waiting = Piece()
+        return waiting
 
     def finish(self) -> Piece | None:
         """What was still held back at the end of the answer."""
@@ -57,15 +64,8 @@ class Output:
             self._waiting.text += text
         return self._waiting if self._waiting.text or self._waiting.tokens else None
 
-    def _take(self, token: Token, *, hidden: bool) -> None:
-        waiting = self._waiting
-        self.token_ids.append(token.id)
-        waiting.tokens.append(token)
-        waiting.offsets.append(self._offset)
-        text = "" if hidden else self._detokenizer.push(token.id)
-        if not text:
-            return
-        self._offset += len(text)
+    def _unstopped(self, text: str) -> str:
+        """The part of new text that no stop string can take back."""
         if self._stops and len(self.token_ids) > self._min_tokens:
             text, self.stopped = self._stops.feed(text)
-        waiting.text += text
+        return text

@@ -28,9 +28,11 @@ class Detokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """The bytes of every token. `skipped`: special ones; `fallback`: those that stand for one byte each."""
+    """The bytes of every token. `skipped`: special ones; `fallback`: those that stand for one byte each.
+    `texts` has the text of tokens that are whole characters, None for others."""
 
     bytes_of: Sequence[bytes]
+    texts: Sequence[str | None]
     skipped: frozenset[int]
     fallback: frozenset[int]
     detokenizer: Callable[["Vocabulary"], Detokenizer]
@@ -39,20 +41,25 @@ class Vocabulary:
 class ByteLevel:
     """Every token is bytes; the text is their concatenation read as UTF-8."""
 
-    __slots__ = ("_bytes_of", "_decode")
+    __slots__ = ("_bytes_of", "_decoder", "_texts", "_whole")
 
     def __init__(self, vocabulary: Vocabulary) -> None:
-        self._decode = _UTF8("replace").decode
+        self._decoder = _UTF8("replace")
         self._bytes_of = vocabulary.bytes_of
+        self._texts = vocabulary.texts
+        self._whole = True
 
     def push(self, token: int) -> str:
-        try:
-            return self._decode(self._bytes_of[token])
-        except IndexError:
+        if token >= len(self._texts):
             return ""
+        text = self._texts[token]
+        if text is None or not self._whole:
+            text = self._decoder.decode(self._bytes_of[token])
+            self._whole = not self._decoder.getstate()[0]
+        return text
 
     def flush(self) -> str:
-        return self._decode(b"", True)
+        return self._decoder.decode(b"", True)
 
 
 class ByteFallback:
@@ -94,12 +101,12 @@ def vocabulary_of(encoder: Encoder) -> Vocabulary:
     if kinds == {"ByteLevel"}:
         alphabet = byte_alphabet()
         table = [b"" if id in skipped else _level_bytes(token, alphabet) for id, token in enumerate(tokens)]
-        return Vocabulary(table, skipped, frozenset(), ByteLevel)
+        return Vocabulary(table, _texts(table), skipped, frozenset(), ByteLevel)
     if "ByteFallback" in kinds and kinds <= {"Replace", "ByteFallback", "Fuse", "Strip"}:
         bytes_of = [_byte(token) for token in tokens]
         fallback = frozenset(id for id, byte in enumerate(bytes_of) if byte is not None)
         table = [byte or _replaced(token, steps) for token, byte in zip(tokens, bytes_of, strict=True)]
-        return Vocabulary(table, skipped, fallback, ByteFallback)
+        return Vocabulary(table, _texts(table), skipped, fallback, ByteFallback)
     raise ValueError(
         f"the tokenizer's decoder ({', '.join(sorted(kinds)) or 'none'}) is not supported: "
         "byte-level and byte-fallback tokenizers are"
@@ -119,6 +126,16 @@ def _level_bytes(token: str, alphabet: Mapping[str, int]) -> bytes:
         return bytes(alphabet[character] for character in token)
     except KeyError:  # an added token written as plain text
         return token.encode()
+
+
+def _texts(table: Sequence[bytes]) -> list[str | None]:
+    texts: list[str | None] = []
+    for raw in table:
+        try:
+            texts.append(raw.decode())
+        except UnicodeDecodeError:
+            texts.append(None)
+    return texts
 
 
 def _byte(token: str) -> bytes | None:
