@@ -52,7 +52,8 @@ async def _serve(settings: RouterSettings) -> int:
     try:
         await _listen(runner, settings.listen)
         logger.info("listening", address=settings.listen, model=settings.model.name)
-        await signals.get()
+        if not await _signalled(signals, machines):
+            machines.result()
         await _first(asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(signals.get()))
     finally:
         machines.cancel()
@@ -69,6 +70,13 @@ async def _listen(runner: web.AppRunner, address: str) -> None:
     if not colon or not port.isdigit():
         raise ValueError(f"listen: {address!r} is neither host:port nor unix:/path")
     await web.TCPSite(runner, host.strip("[]") or None, int(port), reuse_port=False).start()
+
+
+async def _signalled(signals: "asyncio.Queue[signal.Signals]", machines: "asyncio.Task[None]") -> bool:
+    """Wait for a signal; False if the search for machines ended first, which only a mistake can do."""
+    stop = asyncio.ensure_future(signals.get())
+    await asyncio.wait({stop, machines}, return_when=asyncio.FIRST_COMPLETED)
+    return stop.done()
 
 
 async def _first(*waits: "asyncio.Future[object]") -> None:

@@ -55,6 +55,7 @@ class Answer:
             for index in range(ask.choices)
         ]
         self._unfinished = len(self.choices)
+        self._timer: asyncio.TimerHandle | None = None
         self._desk = desk
         self._over = False
 
@@ -81,7 +82,8 @@ class Answer:
     def close(self) -> None:
         """End what still runs, on every machine, at once. Harmless when over."""
         self._over = True
-        self._timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         for choice in self.choices:
             choice.close()
 

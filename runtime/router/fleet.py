@@ -121,6 +121,8 @@ class Fleet:
                 if str(error) != told:  # once for each reason, not for each try
                     logger.warning("machine not connected", machine=machine.name, reason=str(error))
                 told = str(error)
+            except Exception:  # ours; the machine is tried again all the same
+                logger.exception("a machine could not be kept", machine=machine.name)
             await asyncio.sleep(delay * random.uniform(0.5, 1.0))
             delay = min(delay * 2, LAST_RETRY_SECONDS)
 
