@@ -1,7 +1,6 @@
 """Clusters that die: the API server alone, and the owner of everything."""
 
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 async def test_objects_survive_the_api_server(private_cluster: Cluster) -> None:
     plane = private_cluster.control_plane
     assert plane is not None
@@ -46,13 +46,14 @@ async def test_objects_survive_the_api_server(private_cluster: Cluster) -> None:
     private_cluster.check()
 
 
+@pytest.mark.slow
 def test_a_frozen_api_server_thaws(private_cluster: Cluster) -> None:
     plane = private_cluster.control_plane
     assert plane is not None
-    plane.program("kube-apiserver").send(signal.SIGSTOP)
+    plane.program("kube-apiserver").freeze()
     with pytest.raises(TimeoutError):
         plane.get("/version", seconds=0.5)
-    plane.program("kube-apiserver").send(signal.SIGCONT)
+    plane.program("kube-apiserver").thaw()
     status, _ = plane.get("/version", seconds=30)
     assert status == 200
 
@@ -67,6 +68,7 @@ async def test_a_user_without_rights_is_refused(cluster: Cluster) -> None:
             await kube.list("secrets")
 
 
+@pytest.mark.slow
 def test_a_killed_owner_leaves_nothing(cluster: Cluster) -> None:
     environment = cluster.environment | importable()
     owner = subprocess.Popen(

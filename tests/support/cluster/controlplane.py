@@ -63,7 +63,7 @@ class ControlPlane:
         self._programs[name].kill()
 
     def program(self, name: str) -> Process:
-        """One of the four, for instance to freeze it with `.send(signal.SIGSTOP)`."""
+        """One of the four, for instance to `freeze` and `thaw` it."""
         return self._programs[name]
 
     def stop(self) -> None:

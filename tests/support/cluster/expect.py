@@ -9,7 +9,7 @@ def condition(kind: str, status: str = "True", reason: str = "") -> Callable[[Ob
     """The object's condition `kind` has this status (and this reason, if one is given)."""
 
     def holds(item: Object) -> bool:
-        found = item.get("status", {}).get("conditions", [])
+        found = item.get("status", {}).get("conditions") or []  # a new CRD's are null
         return any(
             c["type"] == kind and c["status"] == status and reason in ("", c.get("reason")) for c in found
         )

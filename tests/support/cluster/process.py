@@ -58,10 +58,20 @@ class Process:
             )
 
     def send(self, number: signal.Signals) -> None:
-        """A signal to the whole process group: SIGSTOP and SIGCONT freeze and thaw it."""
+        """A signal to the whole process group."""
         if self._child is not None and self.running:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._child.pid, number)
+
+    def freeze(self) -> None:
+        """Stops it where it is, as if the machine hung. Returns when it stands still."""
+        self.send(signal.SIGSTOP)
+        if self._child is not None:
+            os.waitid(os.P_PID, self._child.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+
+    def thaw(self) -> None:
+        """Lets it go on."""
+        self.send(signal.SIGCONT)
 
     def kill(self) -> None:
         """Ends it as a crash would. Returns when it is gone, so its port is free again."""
