@@ -55,7 +55,6 @@ def _owned(settings: MachineSettings, *, model: str, engine_id: str, cpu: bool) 
         "--max-model-len": settings.context_tokens or "auto",  # what the model and the KV memory allow
         "--max-num-seqs": settings.sequences,
         "--max-num-batched-tokens": settings.prompt_batch_tokens + settings.sequences,
-        "--long-prefill-token-threshold": settings.prompt_batch_tokens,
         "--kv-transfer-config": json.dumps(
             {
                 "engine_id": engine_id,

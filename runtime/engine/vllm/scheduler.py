@@ -39,6 +39,8 @@ class PromptsFirst(Scheduler):  # type: ignore[misc]
         if lacking:
             logger.warning("vLLM's stock scheduler batches the prompts", lacking=lacking)
         self._batches = self._bridge.batch_tokens > 0 and not lacking
+        if self._batches:  # no argument, as vLLM refuses one beyond the context
+            self.scheduler_config.long_prefill_token_threshold = self._bridge.batch_tokens
 
     def schedule(self, *arguments: Any, **more: Any) -> Any:
         if self._delivers and self._bridge.has_reports:

@@ -60,7 +60,6 @@ class TestArguments:
     def test_a_batch_holds_its_prompts_and_every_sequence(self) -> None:
         command = compose(prompt_batch_tokens=1000, sequences=24)
         assert value(command, "--max-num-batched-tokens") == "1024"
-        assert value(command, "--long-prefill-token-threshold") == "1000"
         assert value(command, "--max-num-seqs") == "24"
 
     def test_kv_memory_is_vllms_choice_on_a_gpu_unless_given(self) -> None:
