@@ -93,7 +93,7 @@ async def reconcile(key: Key, world: World) -> float | None:
     _log(key, decision, begun)
     if errors:
         raise errors[0]
-    return _again(found[0], answer, world)
+    return _again(found, answer, world)
 
 
 def _target(document: Manifest, world: World) -> Target:
@@ -219,10 +219,12 @@ def _status_of(document: Manifest, status: Manifest) -> Manifest:
     return head | {"metadata": metadata, "status": status}
 
 
-def _again(ready: conditions.Finding, answer: RouterReport, world: World) -> float | None:
+def _again(found: Sequence[conditions.Finding], answer: RouterReport, world: World) -> float | None:
+    """Routers and autoscalers change their minds without an event that we would see."""
+    scaled = any(finding.type == "ScalingReady" for finding in found)
     if isinstance(world.routers, Unasked):
-        return None
-    waiting = ready.reason in (conditions.Reason.MACHINES_UNKNOWN, conditions.Reason.ROUTER_NOT_READY)
+        return ASK_AGAIN_SECONDS if scaled else None
+    waiting = found[0].reason in (conditions.Reason.MACHINES_UNKNOWN, conditions.Reason.ROUTER_NOT_READY)
     return SOON_SECONDS if waiting or answer.silent else ASK_AGAIN_SECONDS
 
 

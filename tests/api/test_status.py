@@ -117,7 +117,6 @@ async def test_what_the_autoscaler_complains_of_is_in_our_status(
         return ready(item) and item["status"]["summary"]["token"] == "2/2"
 
     await wait_for(api, SWD, "tiny", two, seconds=2 * WAIT)  # the autoscaler's own floor
-    await api.annotate(SWD, "tiny", {"look": "again"})
     item = await wait_for(
         api, SWD, "tiny", is_so("ScalingReady", "False", "AutoscalerFailing"), seconds=2 * WAIT
     )
