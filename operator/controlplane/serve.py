@@ -24,6 +24,7 @@ from controlplane.workqueue import WorkQueue
 from runtime import log
 from runtime.kubernetes import Access
 
+TOGETHER_SECONDS = 0.5
 logger = log.logger("operator")
 
 
@@ -83,16 +84,16 @@ async def _lead(
         for key in known:
             queue.wake(key)
 
-    stop = asyncio.Event()
-    watching = asyncio.create_task(_watch(access, settings, wake, wake_all, store, stop))
+    wake_all_soon = _together(wake_all)
     renewing = asyncio.create_task(lease.until_lost())
     looking = asyncio.create_task(_look_again(kube, settings, known, queue.wake))
+    # last, since at its end kopf waits for tasks that are younger than itself
+    watching = asyncio.create_task(_watch(access, settings, wake, wake_all_soon, store))
     try:
         await asyncio.wait({watching, renewing}, return_when=asyncio.FIRST_COMPLETED)
         lost = renewing.done()
     finally:
-        stop.set()
-        for task in (renewing, looking):
+        for task in (renewing, looking, watching):
             task.cancel()
         await queue.drain()
         await asyncio.gather(watching, renewing, looking, return_exceptions=True)
@@ -105,7 +106,6 @@ async def _watch(
     wake: watch.Wake,
     wake_all: Callable[[], None],
     store: watch.NodeStore,
-    stop: asyncio.Event,
 ) -> None:
     await kopf.operator(
         registry=watch.registry(wake, wake_all, store, access),
@@ -113,8 +113,25 @@ async def _watch(
         standalone=True,
         clusterwide=not settings.namespaces,
         namespaces=settings.namespaces,
-        stop_flag=stop,
     )
+
+
+def _together(call: Callable[[], None]) -> Callable[[], None]:
+    """Many calls in a short time as one: nodes change in droves."""
+    waiting = False
+
+    def late() -> None:
+        nonlocal waiting
+        waiting = False
+        call()
+
+    def soon() -> None:
+        nonlocal waiting
+        if not waiting:
+            waiting = True
+            asyncio.get_running_loop().call_later(TOGETHER_SECONDS, late)
+
+    return soon
 
 
 def _counted(world: World, counts: Counts) -> Callable[[Key], Awaitable[float | None]]:
