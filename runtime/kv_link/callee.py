@@ -244,7 +244,6 @@ class Callee:
         """The writer was asked to stop and did not answer."""
         peer = self._connection.peer.name if self._connection else self.address
         if self._sink is None:
-            self._doors.lock(self._door)
             self.hang_up(f"{peer} did not answer")
         elif self._sink.force():
             self._context.counts.forced_fences += 1

@@ -41,7 +41,8 @@ class Doors:
         self._listeners: list[tuple[Transport, socket.socket, str]] = []
         self._doors: dict[int, _Door] = {}
         self._next = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._greetings: dict[asyncio.Task[None], socket.socket] = {}
+        self._closed = False
 
     def start(self, transports: list[Transport]) -> None:
         """Listen for each of these transports that this machine can serve. Raises TransportError."""
@@ -53,7 +54,7 @@ class Doors:
             listener.setblocking(False)
             self._ways[transport.name] = address
             self._listeners.append((transport, listener, address))
-            self._spawn(self._listen(transport, listener))
+            self._watch(transport, listener)
 
     @property
     def ways(self) -> dict[str, str]:
@@ -73,14 +74,20 @@ class Doors:
 
     async def close(self) -> None:
         """Lock everything and stop listening."""
+        self._closed = True
         self._doors.clear()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
         for transport, listener, address in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener.fileno())
             listener.close()
             transport.unbind(address)
         self._listeners.clear()
+        greetings = dict(self._greetings)
+        for greeting in greetings:
+            greeting.cancel()
+        await asyncio.gather(*greetings, return_exceptions=True)
+        for greeting, sock in greetings.items():
+            if greeting.cancelled():
+                sock.close()
 
     def _bind(self, transport: Transport, *, needed: bool) -> tuple[socket.socket, str] | None:
         try:
@@ -91,37 +98,37 @@ class Doors:
             _log.warning("%s; KV from this host comes another way", error)
             return None
 
-    def _spawn(self, work: "asyncio._CoroutineLike[None]") -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _watch(self, transport: Transport, listener: socket.socket) -> None:
+        if not self._closed:
+            asyncio.get_running_loop().add_reader(listener.fileno(), self._knock, transport, listener)
 
-    async def _listen(self, transport: Transport, listener: socket.socket) -> None:
+    def _knock(self, transport: Transport, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(listener)
-            except OSError as error:
-                _log.warning("KV data connections cannot be taken now: %s", error.strerror)
-                await asyncio.sleep(_ACCEPT_PAUSE)
-                continue
-            if len(self._tasks) > _MOST_AT_THE_DOOR:
-                sock.close()
-                continue
-            self._spawn(self._greet(transport, sock))
+        try:
+            sock, _ = listener.accept()
+        except BlockingIOError:
+            return
+        except OSError as error:
+            _log.warning("KV data connections cannot be taken now: %s", error.strerror)
+            loop.remove_reader(listener.fileno())
+            loop.call_later(_ACCEPT_PAUSE, self._watch, transport, listener)
+            return
+        if len(self._greetings) >= _MOST_AT_THE_DOOR:
+            sock.close()
+            return
+        sock.setblocking(False)
+        greeting = loop.create_task(self._greet(transport, sock))
+        self._greetings[greeting] = sock
+        greeting.add_done_callback(self._greetings.pop)
 
     async def _greet(self, transport: Transport, sock: socket.socket) -> None:
         try:
-            sock.setblocking(False)
             async with asyncio.timeout(self._limits.open_within):
                 data = await _exactly(sock, PREFACE.size)
             self._let_in(transport, sock, data)
         except (OSError, EOFError, TimeoutError):
             self.turned_away += 1
             sock.close()
-        except asyncio.CancelledError:
-            sock.close()
-            raise
 
     def _let_in(self, transport: Transport, sock: socket.socket, data: bytes) -> None:
         named = door_of(data)

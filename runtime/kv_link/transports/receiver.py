@@ -62,6 +62,10 @@ class Receiver(threading.Thread):
 
     # ---- the loop's side
 
+    @property
+    def admitted(self) -> int:
+        return len(self._admitted)
+
     def admit(self, ticket: Ticket) -> None:
         with self._lock:
             self._admitted[ticket.epoch] = Admitted(ticket.epoch, ticket.slot, frozenset(ticket.blocks))

@@ -76,6 +76,11 @@ class TcpSink:
         sock.sendall(WELCOME)
         self._receiver.start()
 
+    @property
+    def admitted(self) -> int:
+        """How many tickets puts are taken for."""
+        return self._receiver.admitted
+
     def admit(self, ticket: Ticket) -> None:
         self._receiver.admit(ticket)
 

@@ -1,9 +1,11 @@
 """Nobody without the secret of a door gets through it, and nobody twice."""
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -129,6 +131,37 @@ async def test_a_crowd_at_the_door_is_bounded(house: House) -> None:
     for sock in crowd:
         sock.close()
     assert house.doors.turned_away < 100
+    assert await house.knock(preface(offer.door, offer.secret)) == b"\x00"
+
+
+async def test_doors_close_on_those_who_still_stand_there(house: House) -> None:
+    """Whether they were greeted, not yet heard, or not yet taken in at all."""
+    address = house.doors.ways[house.way.name]
+    crowd = []
+    for _ in range(6):
+        crowd.append(await asyncio.to_thread(house.way.connect, address, 5.0))
+    before = len(os.listdir("/proc/self/fd"))
+    await house.doors.close()
+    assert len(os.listdir("/proc/self/fd")) < before
+    for sock in crowd:
+        try:
+            assert sock.recv(1) == b""
+        except ConnectionResetError:
+            continue
+        finally:
+            sock.close()
+
+
+async def test_a_want_of_descriptors_passes(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    offer, failures = house.offer(), iter([OSError(24, "Too many open files")])
+    real = socket.socket.accept
+
+    def accept(listener: socket.socket) -> Any:
+        for failure in failures:
+            raise failure
+        return real(listener)
+
+    monkeypatch.setattr(socket.socket, "accept", accept)
     assert await house.knock(preface(offer.door, offer.secret)) == b"\x00"
 
 

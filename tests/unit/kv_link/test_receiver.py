@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.kv_link.ledger import Ledger, signal
@@ -199,6 +199,7 @@ def test_the_peers_end_is_told(desk: Desk) -> None:
     assert desk.next() == ("gone", "the peer closed the data connection")
 
 
+@settings(deadline=None)
 @given(sizes=st.lists(st.integers(1, 3000), min_size=1, max_size=40), seed=st.binary(min_size=1, max_size=8))
 def test_views_arrive_whole_through_a_narrow_socket(sizes: list[int], seed: bytes) -> None:
     left, right = socket.socketpair()

@@ -1,7 +1,7 @@
 """Runs move exactly the pairs they were planned from, in as few puts as contiguity on both sides allows."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.kv_link.runs import Run, plan
@@ -23,11 +23,13 @@ def spread(runs: list[Run]) -> list[tuple[int, int]]:
     return [(run.source + i, run.target + i) for run in runs for i in range(run.length)]
 
 
+@settings(deadline=None)
 @given(pairs())
 def test_runs_cover_the_pairs_exactly(given_pairs: list[tuple[int, int]]) -> None:
     assert sorted(spread(plan(given_pairs))) == sorted(given_pairs)
 
 
+@settings(deadline=None)
 @given(pairs())
 def test_no_two_runs_could_be_one(given_pairs: list[tuple[int, int]]) -> None:
     runs = plan(given_pairs)
@@ -36,6 +38,7 @@ def test_no_two_runs_could_be_one(given_pairs: list[tuple[int, int]]) -> None:
     assert not starts & ends
 
 
+@settings(deadline=None)
 @given(pairs(), st.integers(1, 5))
 def test_a_bound_on_the_length_is_kept(given_pairs: list[tuple[int, int]], most: int) -> None:
     runs = plan(given_pairs, most=most)

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
 
@@ -119,6 +119,7 @@ def test_a_full_quarantine_gives_out_no_tickets_until_it_empties() -> None:
     assert table.arm("c", [6], 0.0).transfer == "c"
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 5)), max_size=60))
 def test_no_two_leases_ever_share_a_block_or_a_slot(steps: list[tuple[bool, int]]) -> None:
     table = Tickets(blocks=6, quarantine_limit=6, slots=4)

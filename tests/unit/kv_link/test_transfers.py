@@ -275,6 +275,28 @@ async def test_the_data_port_may_be_ipv6(tmp_path: Path) -> None:
         assert (await send(prompt, token, "a", [1], [2]))[3].transport == "tcp"
 
 
+async def test_a_machine_that_did_not_answer_is_left_alone_for_a_while(tmp_path: Path) -> None:
+    """The next ticket waits for the next call, and no longer than its deadline."""
+    token = Machine("t", tmp_path, limits=replace(QUICK, retry_least=60.0, retry_most=60.0))
+    async with running(token):
+        token.kv.arm("a", prompt_machine="127.0.0.1:1", blocks=[1], deadline=soon())
+        await token.news.of("failed", "a")
+        token.kv.arm("b", prompt_machine="127.0.0.1:1", blocks=[1], deadline=soon(0.05))
+        assert "in time" in (await token.news.of("failed", "b"))[2]
+        await token.news.of("fenced", "b")
+
+
+async def test_a_machine_that_was_useful_is_called_again_at_once(tmp_path: Path) -> None:
+    limits = replace(QUICK, retry_least=60.0, retry_most=60.0)
+    prompt, token = Machine("p", tmp_path), Machine("t", tmp_path, limits=limits)
+    async with running(prompt, token):
+        await send(prompt, token, "a", [1], [2])
+        prompt.connections[0].close("the network went away")
+        token.kv.arm("b", prompt_machine=prompt.address, blocks=[3], deadline=soon())
+        await token.news.of("fenced", "b")
+        await send(prompt, token, "c", [1], [2])
+
+
 @pytest.mark.parametrize("host", ["::", "0.0.0.0", "203.0.113.1", "not a host"])
 async def test_a_data_host_that_peers_cannot_use_is_refused_at_the_start(tmp_path: Path, host: str) -> None:
     token = Machine("t", tmp_path, data_host=host)

@@ -1,7 +1,7 @@
 """When KV goes layer by layer, and what a transfer leaves visible."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.policy.transfer import (
@@ -78,6 +78,7 @@ def test_fixed_costs_move_the_models_and_the_switch_point() -> None:
     assert switch_point(link, 0.001) == 0
 
 
+@settings(deadline=None)
 @given(
     tokens=st.integers(1, 8192),
     layers=st.integers(1, 100),
