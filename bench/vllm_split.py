@@ -273,7 +273,8 @@ def main() -> int:
                     print(f"\nvisible: left out, no limited link here ({why})")
                 continue
             PARTS[part](model, folder / part, options.runs)
-    print(f"\non {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end")
+    if not options.inside:
+        print(f"\non {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f} at the end")
     return 0
 
 
