@@ -20,6 +20,7 @@ from runtime.config import (
     RouterSettings,
     TransferSettings,
 )
+from runtime.engine.vllm import environment
 
 HOST = "127.0.0.1"
 ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -46,9 +47,12 @@ def check(deployment: SplitwiseDeployment) -> None:
     """Raises InvalidDeployment for what cannot be run as local processes."""
     spec = deployment.spec
     problems: list[tuple[str, str, str]] = []
-    if spec.engine.name != "reference":
-        advice = "local processes have the reference engine only; write engine: {name: reference}"
-        problems.append(("spec.engine.name", spec.engine.name, advice))
+    if spec.engine.name == "vllm":
+        try:
+            environment.python()
+        except ValueError as error:
+            advice = f"{error}; or write engine: {{name: reference}}"
+            problems.append(("spec.engine.name", spec.engine.name, advice))
     if spec.kv_transfer.transport in ("nixl", "mscclpp"):
         advice = "local processes have shm and tcp only; write transport: auto"
         problems.append(("spec.kvTransfer.transport", spec.kv_transfer.transport, advice))
@@ -102,8 +106,12 @@ def plan(
         wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
         restarts=spec.scheduling.restarts,
     )
-    programs = [_program("runtime.machine", each.name, each.role, each.observe, folder) for each in machines]
-    programs.append(_program("runtime.router", "router", "router", router.listen, folder))
+    run_machine = environment.command if spec.engine.name == "vllm" else _command
+    programs = [
+        _program(run_machine("runtime.machine"), each.name, each.role, each.observe, folder)
+        for each in machines
+    ]
+    programs.append(_program(_command("runtime.router"), "router", "router", router.listen, folder))
     settings: dict[str, BaseModel] = {"router.json": router}
     settings.update({f"{each.name}.json": each for each in machines})
     return Plan(settings, tuple(programs))
@@ -127,7 +135,8 @@ def _machine(
         role=role,
         listen=f"unix:{folder / name}.sock",
         observe=f"{HOST}:{port}",
-        engine="reference",
+        engine=spec.engine.name,
+        engine_args=spec.engine.args,
         model=model,
         link=link,
         kv=KvSettings(
@@ -147,6 +156,10 @@ def _machine(
     )
 
 
-def _program(module: str, name: str, role: str, observe: str, folder: Path) -> Program:
-    command = (sys.executable, "-P", "-m", module, "--config", str(folder / f"{name}.json"))
+def _command(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", module)
+
+
+def _program(command: tuple[str, ...], name: str, role: str, observe: str, folder: Path) -> Program:
+    command = (*command, "--config", str(folder / f"{name}.json"))
     return Program(name, role, command, log=folder / f"{name}.log", observe=observe)

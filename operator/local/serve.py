@@ -21,6 +21,8 @@ from local.wish import Ended, Wish, first
 
 ROUTER_GRACE = 10.0
 MACHINE_GRACE = 5.0
+VLLM_PATIENCE = 3.0
+"""A vLLM machine may take so many times as long to get ready."""
 _POLL_SECONDS = 0.1
 
 
@@ -100,7 +102,8 @@ async def running(
         )
         try:
             await supervisor.start(planned.programs)
-            await _ready(supervisor, deadline=options.deadline, console=console, wish=wish)
+            patience = VLLM_PATIENCE if deployment.spec.engine.name == "vllm" else 1.0
+            await _ready(supervisor, deadline=options.deadline * patience, console=console, wish=wish)
             supervisor.settle()
             yield Running(endpoint, folder, supervisor)
         finally:

@@ -30,7 +30,8 @@ def up(file: Path, *, model: Path | None, options: Options, console: Console) ->
 def weights_of(deployment: SplitwiseDeployment, *, file: Path, model: Path | None, console: Console) -> Path:
     """The deployment's weights, prepared for the engine. Raises RunFailed."""
     source = deployment.spec.model.effective_source
-    return prepared(existing(model) if model else weights(source, beside=file.parent), console)
+    path = existing(model) if model else weights(source, beside=file.parent)
+    return prepared(path, console, engine=deployment.spec.engine.name)
 
 
 async def _serve(

@@ -7,7 +7,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from controlplane.api import Source
+from controlplane.api import EngineName, Source
 from local.rundir import RunFailed
 
 _COLUMNS = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
@@ -50,13 +50,16 @@ def packaged(distribution: str) -> Path:
     return existing(Path(str(found[0])))
 
 
-def prepared(path: Path, console: Console) -> Path:
+def prepared(path: Path, console: Console, *, engine: EngineName = "reference") -> Path:
     """Do once, with progress, what every machine needs of these weights, so that they start in moments.
 
-    Raises RunFailed for weights that the reference engine cannot serve.
+    Raises RunFailed for weights that the engine cannot serve.
     """
-    from runtime.engine.reference.architecture import UnusableModel
     from runtime.engine.reference.checkpoint import prepare
+    from runtime.engine.vllm.convert import converted
+
+    if engine == "vllm" and path.suffix != ".gguf":
+        return path  # vLLM loads a folder as it is
 
     with contextlib.ExitStack() as shown:
         bar = Progress(*_COLUMNS, console=console, transient=True)
@@ -68,7 +71,7 @@ def prepared(path: Path, console: Console) -> Path:
             bar.update(task, completed=done, total=total)
 
         try:
-            prepare(path, progress=advance)
-        except UnusableModel as error:
+            (converted if engine == "vllm" else prepare)(path, progress=advance)
+        except (ValueError, OSError) as error:
             raise RunFailed(str(error)) from None
     return path

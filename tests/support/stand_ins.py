@@ -54,7 +54,7 @@ def splitwise(arguments: list[str]) -> int:
     from local import cli, serve, up
 
     vars(serve)["plan"] = instead
-    vars(up)["prepared"] = lambda path, console: path
+    vars(up)["prepared"] = lambda path, console, **engine: path
     return cli.main(arguments)
 
 

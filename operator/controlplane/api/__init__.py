@@ -23,7 +23,7 @@ from controlplane.api.deployment import (
     parallel,
 )
 from controlplane.api.fields import Part, Rule, seconds, size_bytes
-from controlplane.api.model import Claim, Engine, Hub, ImageVolume, Model, Source
+from controlplane.api.model import Claim, Engine, EngineName, Hub, ImageVolume, Model, Source
 from controlplane.api.parse import InvalidDeployment, parse, read
 from controlplane.api.pools import Gpu, KvCache, Pool, Pools, PowerCap, Scaling
 from controlplane.api.service import (
@@ -47,6 +47,7 @@ __all__ = [
     "Claim",
     "Design",
     "Engine",
+    "EngineName",
     "Gpu",
     "Hub",
     "ImageVolume",

@@ -99,7 +99,6 @@ def test_settings_survive_their_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "path"),
     [
-        ({"engine": {"name": "vllm"}}, "spec.engine.name"),
         ({"kvTransfer": {"transport": "nixl"}}, "spec.kvTransfer.transport"),
         ({"kvTransfer": {"transport": "mscclpp"}}, "spec.kvTransfer.transport"),
         ({"kvTransfer": {"requireRDMA": True}}, "spec.kvTransfer.requireRDMA"),
@@ -109,6 +108,23 @@ def test_what_no_local_process_can_do_is_refused(spec: dict[str, Any], path: str
     with pytest.raises(InvalidDeployment) as caught:
         check(parse(deployment(**{"engine": {"name": "reference"}, **spec})))
     assert [each for each, _, _ in caught.value.problems] == [path]
+
+
+def test_vllm_machines_run_where_vllm_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In their own environment, with our modules last in its search; the router stays in this one."""
+    wanted = parse(deployment(engine={"name": "vllm", "args": ["--dtype", "bfloat16"]}))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "nothing"))
+    monkeypatch.delenv("SPLITWISE_VLLM_PYTHON", raising=False)
+    with pytest.raises(InvalidDeployment, match="make vllm-env"):
+        check(wanted)
+    monkeypatch.setenv("SPLITWISE_VLLM_PYTHON", "/vllm/python")
+    check(wanted)
+    planned = plan(wanted, folder=tmp_path, weights=tmp_path, port=8000)
+    assert {program.command[0] for program in planned.programs[:-1]} == {"/vllm/python"}
+    assert planned.programs[-1].command[0] == sys.executable
+    machine = planned.settings["prompt-0.json"]
+    assert isinstance(machine, MachineSettings)
+    assert (machine.engine, machine.engine_args) == ("vllm", ("--dtype", "bfloat16"))
 
 
 def test_what_has_no_effect_is_named() -> None:

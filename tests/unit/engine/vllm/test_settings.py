@@ -175,3 +175,20 @@ def test_one_module_knows_vllms_kv_transfer_package() -> None:
         path.name for path in folder.glob("*.py") if "vllm.distributed.kv_transfer" in path.read_text()
     ]
     assert importers == ["connector.py"]
+
+
+def test_another_python_runs_our_modules_from_where_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With its own packages first and ours at the end of the search, wherever it is started."""
+    other = tmp_path / "python"
+    other.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("SPLITWISE_VLLM_PYTHON", str(other))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    command = environment.command("runtime.machine")
+    assert command[0] == str(other)
+    run = [*command, "--config", str(tmp_path / "missing.json")]
+    ended = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert "missing.json: No such file" in ended.stderr
+    assert ended.returncode == 2
