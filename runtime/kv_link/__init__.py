@@ -4,7 +4,7 @@
 
     runs, tickets, ledger     pure: what is put where, and when it is whole
     messages, hello           what the two machines say to each other (over runtime.link)
-    token_side, callee        the token machine: arms tickets, fences writers
+    token_side, callee, leases           the token machine: arms tickets, fences writers
     prompt_side, caller, put, sender     the prompt machine: puts layers behind the compute
     transport, transports, doors         how the bytes move: shared memory, TCP
 

@@ -35,7 +35,7 @@ def send_all(sock: socket.socket, views: list[memoryview]) -> None:
 def receive_into(sock: socket.socket, views: list[memoryview]) -> None:
     """Fill at most 256 views of bytes. Raises EOFError if the peer ends in their middle, OSError."""
     while views:
-        received = sock.recvmsg_into(views, 0, socket.MSG_WAITALL)[0]
+        received = sock.recvmsg_into(views)[0]
         if not received:
             raise EOFError
         views = _rest(views, received)
