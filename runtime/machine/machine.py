@@ -100,6 +100,11 @@ class Machine:
         self._pool.close()
 
     @property
+    def takes_work(self) -> bool:
+        """Not while draining, nor while so many KV blocks wait for hung writers that none can be armed."""
+        return not (self.draining or self._kv.is_quarantine_full)
+
+    @property
     def legs(self) -> int:
         return len(self._prompts) + len(self._tokens)
 
@@ -176,7 +181,7 @@ class Machine:
         self._maybe_idle()
 
     def _report(self) -> None:
-        load = structs.replace(self._load, draining=self.draining)
+        load = structs.replace(self._load, draining=not self.takes_work)
         for router in self._routers:
             router.report(load)
 

@@ -17,7 +17,7 @@ async def observe(machine: Machine, address: str) -> web.AppRunner:
         return _answer(not machine.broken.done(), "the engine has failed")
 
     async def ready(request: web.Request) -> web.Response:
-        return _answer(not machine.draining and not machine.broken.done(), "draining")
+        return _answer(machine.takes_work and not machine.broken.done(), "takes no new work")
 
     application = web.Application()
     application.add_routes(
