@@ -47,12 +47,11 @@ _DETAIL = re.compile(r"^([0-9]+GI?B|HBM[0-9]E?|SXM[0-9]*|PCIE|NVL[0-9]*)$")
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What matters of a node: its name, labels, GPUs that pods can have, and whether it takes pods."""
+    """What matters of a node: its name, the labels we read or write, and how many GPUs pods can have."""
 
     name: str
     labels: Mapping[str, str]
     gpus: int
-    usable: bool = True
 
     @property
     def product(self) -> str:

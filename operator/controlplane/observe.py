@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from controlplane import names
+from controlplane.api import GROUP
 from controlplane.errors import NotFound
-from controlplane.gpus import RESOURCE, Node
+from controlplane.gpus import PRODUCT, RESOURCE, Node
 from controlplane.kinds import KINDS
 from controlplane.kube import Kube
 from controlplane.names import Manifest
@@ -162,12 +163,11 @@ def autoscaler_of(item: Manifest) -> Autoscaler:
 
 
 def node_of(item: Manifest) -> Node:
-    """What matters of a node as the API server has it."""
-    status = item.get("status", {})
-    conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+    """What matters of a node as the API server has it; a heartbeat changes nothing of it."""
+    labels = item["metadata"].get("labels", {})
+    allocatable = item.get("status", {}).get("allocatable", {})
     return Node(
         name=item["metadata"]["name"],
-        labels=item["metadata"].get("labels", {}),
-        gpus=int(status.get("allocatable", {}).get(RESOURCE, 0)),
-        usable=conditions.get("Ready") == "True" and not item.get("spec", {}).get("unschedulable", False),
+        labels={key: value for key, value in labels.items() if key == PRODUCT or f".{GROUP}/" in key},
+        gpus=int(allocatable.get(RESOURCE, 0)),
     )

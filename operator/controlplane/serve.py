@@ -152,15 +152,16 @@ async def _look_again(
 ) -> None:
     """Every deployment now and then, in case an event was missed or a Secret was deleted."""
     while True:
-        await asyncio.sleep(settings.resync_seconds)
+        await asyncio.sleep(min(settings.resync_seconds, 60))
         with contextlib.suppress(ApiError):
             found = [
                 item for space in settings.namespaces or (None,) for item in await kube.list(KIND, space)
             ]
             known.clear()
             known.update((item["metadata"]["namespace"], item["metadata"]["name"]) for item in found)
-            for key in known:
+            for key in sorted(known):
                 wake(key)
+                await asyncio.sleep(settings.resync_seconds / len(known))  # never all at once
 
 
 async def _patiently(call: Callable[[], Awaitable[Any]]) -> Any:

@@ -16,6 +16,7 @@ from controlplane.api import KIND
 from controlplane.gpus import Node
 from controlplane.kinds import KINDS, Kind
 from controlplane.names import Manifest
+from controlplane.nodes import owners
 from controlplane.observe import node_of
 from controlplane.reconcile import Key
 from runtime.kubernetes import Access
@@ -39,14 +40,15 @@ class NodeStore:
         """All nodes, as listed."""
         self._nodes = {item["metadata"]["name"]: node_of(item) for item in items}
 
-    def changed(self, item: Manifest, *, gone: bool) -> bool:
-        """Take in one node's news; whether it matters to anybody."""
+    def changed(self, item: Manifest, *, gone: bool) -> set[Key] | None:
+        """Take in one node's news: the deployments that care, or None if it may be any."""
         name = item["metadata"]["name"]
-        before = self._nodes.get(name)
-        if gone:
-            return self._nodes.pop(name, None) is not None
-        self._nodes[name] = node_of(item)
-        return self._nodes[name] != before
+        before, after = self._nodes.pop(name, None), None if gone else node_of(item)
+        if after is not None:
+            self._nodes[name] = after
+        if before is None or after is None or (before.product, before.gpus) != (after.product, after.gpus):
+            return None
+        return owners([before, after]) if before.labels != after.labels else set()
 
 
 def registry(wake: Wake, wake_all: Callable[[], None], store: NodeStore, access: Access) -> Any:
@@ -58,8 +60,11 @@ def registry(wake: Wake, wake_all: Callable[[], None], store: NodeStore, access:
 
     @kopf.on.event("", "v1", "nodes", registry=handlers)
     async def node(event: kopf.RawEvent, **_: Any) -> None:
-        if store.changed(dict(event["object"]), gone=event["type"] == "DELETED"):
+        concerned = store.changed(dict(event["object"]), gone=event["type"] == "DELETED")
+        if concerned is None:
             wake_all()
+        for key in concerned or ():
+            wake(key)
 
     @kopf.on.login(registry=handlers)
     def login(**_: Any) -> kopf.ConnectionInfo:
