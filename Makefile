@@ -91,7 +91,7 @@ COMPILE = $(UV_PIP) compile --quiet --universal --python-version 3.11 --generate
 lock: setup ## Lock the requirements anew (UPGRADE=1 takes newer versions)
 	$(COMPILE) $(if $(UPGRADE),--upgrade) requirements/bootstrap.in -o requirements/bootstrap.txt
 	$(COMPILE) $(if $(UPGRADE),--upgrade) --no-deps requirements/demo.in -o requirements/demo.txt
-	$(COMPILE) $(if $(UPGRADE),--upgrade) --all-extras pyproject.toml requirements/build.in -o requirements/dev.txt
+	$(COMPILE) $(if $(UPGRADE),--upgrade) --extra operator --extra demo --extra dev pyproject.toml requirements/build.in -o requirements/dev.txt
 
 .PHONY: clean
 clean: ## Remove what was made here, .venv included
