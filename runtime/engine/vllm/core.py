@@ -31,7 +31,9 @@ def prepare(switches: arguments.Switches, *, compiles: bool) -> str:
     wants compiled code even on a CPU. Raises ValueError if there is no vLLM, or none that we know."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    if _built_for_cpus() and not compiles:
+    if compiles:
+        os.environ.pop("TORCHDYNAMO_DISABLE", None)  # perhaps inherited from another machine
+    elif _built_for_cpus():
         os.environ.setdefault("TORCHDYNAMO_DISABLE", "1")  # or single helpers take 20 s at their first use
     try:
         import vllm
