@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+import aiohttp
+
 REPOSITORY = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(REPOSITORY / "tests" / "support"))
 
@@ -72,6 +74,20 @@ async def edit(kube: Client, number: int, replicas: int) -> float:
     return time.perf_counter() - begun
 
 
+async def until_still(observe: str) -> None:
+    """Until the operator has made no pass for five seconds."""
+    last = ""
+    async with aiohttp.ClientSession() as session:
+        while True:
+            async with session.get(f"http://{observe}/metrics") as answer:
+                lines = (await answer.text()).splitlines()
+            now = " ".join(line for line in lines if line.startswith("splitwise_operator_passes_total"))
+            if now == last:
+                return
+            last = now
+            await asyncio.sleep(5)
+
+
 def resident_mib(process: Process) -> float:
     """Of the operator and whatever wraps it."""
     assert process._child is not None
@@ -87,7 +103,7 @@ async def measure(cluster: Cluster, folder: pathlib.Path, *, deployments: int, n
             await kube.create(node(number))
         metadata = {"name": "splitwise-operator", "namespace": "default"}
         await kube.apply({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata})
-        (folder / "settings.yaml").write_text("askRouters: false\n")
+        (folder / "settings.yaml").write_text("askRouters: false\nresyncSeconds: 3600\n")
         command = [
             sys.executable,
             "-P",
@@ -97,6 +113,8 @@ async def measure(cluster: Cluster, folder: pathlib.Path, *, deployments: int, n
             "--settings",
             str(folder / "settings.yaml"),
         ]
+        observe = f"127.0.0.1:{network.free_port()}"
+        command += ["--observe", observe]
         environment = cluster.environment | {"KUBECONFIG": str(cluster.kubeconfig)}
         operator = Process(command, log=folder / "operator.log", environment=environment)
         operator.start()
@@ -108,9 +126,9 @@ async def measure(cluster: Cluster, folder: pathlib.Path, *, deployments: int, n
                 operator.check()
                 await asyncio.sleep(0.5)
             made = time.perf_counter() - begun
-            await asyncio.sleep(10)
+            await until_still(observe)
             took = sorted([await edit(kube, number, 2) for number in range(deployments)])
-            await asyncio.sleep(20)
+            await until_still(observe)
             before = writes(cluster)
             await asyncio.sleep(REST_SECONDS)
             rest = writes(cluster) - before
