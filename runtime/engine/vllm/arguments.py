@@ -67,7 +67,12 @@ def _owned(settings: MachineSettings, *, model: str, engine_id: str, cpu: bool) 
     }
     if cpu or "memory_bytes" in settings.kv.model_fields_set:
         arguments["--kv-cache-memory-bytes"] = settings.kv.memory_bytes
-    switches = ["--skip-tokenizer-init", "--disable-hybrid-kv-cache-manager", "--no-async-scheduling"]
+    switches = [
+        "--skip-tokenizer-init",
+        "--no-use-tqdm-on-load",
+        "--disable-hybrid-kv-cache-manager",
+        "--no-async-scheduling",
+    ]
     return [*switches, "--disable-log-stats", *(str(part) for pair in arguments.items() for part in pair)]
 
 

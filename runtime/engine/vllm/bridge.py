@@ -191,7 +191,7 @@ class Bridge:
     def plan(self, batch: Iterable[Scheduled]) -> tuple[Chunk, ...]:
         """What this batch fills of prompts that have a put."""
         batch = list(batch)
-        self.running = {item.id for item in batch}
+        self.running |= {item.id for item in batch}
         prompts = [(item, self._prompts[item.id]) for item in batch if item.id in self._prompts]
         tokens = sum(
             item.computed + item.count - prompt.offered * self.block_tokens for item, prompt in prompts
@@ -225,9 +225,9 @@ class Bridge:
             return prompt.held
         if token := self._tokens.get(id):
             token.over = True
-            if token.fenced:
-                self._received.add(id)
             writable = bool(token.blocks) and not token.arrived
+            if writable and token.fenced:
+                self._received.add(id)
             if not writable and id not in self._received:
                 del self._tokens[id]
             return writable

@@ -193,6 +193,12 @@ class TestTokens:
         assert bridge.finished("t")
         assert bridge.take_reports() == Reports(set(), {"t"})
 
+    def test_a_fence_without_blocks_is_nothing_to_report(self, bridge: Bridge) -> None:
+        bridge.token("t", 8)
+        bridge.fenced("t")
+        assert not bridge.finished("t")
+        assert bridge.take_reports() == NOTHING
+
     def test_a_cancel_between_arrival_and_report(self, bridge: Bridge) -> None:
         self.reserve(bridge)
         bridge.arrived("t")
@@ -229,7 +235,9 @@ class TestTokens:
 
 def test_requests_without_a_peer_are_left_alone(bridge: Bridge) -> None:
     compute(bridge, new("whole", 0, 9, [1, 2, 3]))
-    assert bridge.running == {"whole"}
+    compute(bridge, new("other", 0, 3, [4]))
+    assert bridge.running == {"whole", "other"}  # one that sits a batch out is running all the same
+    bridge.finished("other")
     assert bridge.external_tokens("whole", 0) == 0
     bridge.allocated("whole", (1,), 0)
     assert not bridge.finished("whole")
