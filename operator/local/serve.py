@@ -63,8 +63,9 @@ def port_of(deployment: SplitwiseDeployment, options: Options) -> int:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((HOST, port))
-        except OSError as error:
-            why = f"port {port} on {HOST} cannot be had ({error.strerror})"
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "ports go from 0 to 65535"
+            why = f"port {port} on {HOST} cannot be had ({reason})"
             raise RunFailed(f"{why}; choose another with --port") from None
     return port
 

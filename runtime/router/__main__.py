@@ -6,6 +6,7 @@ ends at once. Exit status 2: settings, secret or tokenizer that cannot be used, 
 
 import argparse
 import asyncio
+import logging
 import signal
 import sys
 from pathlib import Path
@@ -39,6 +40,7 @@ def main() -> int:
 
 async def _serve(settings: RouterSettings) -> int:
     signals = _signals()
+    logging.getLogger("aiohttp.server").disabled = True  # it quotes what clients sent, keys and prompts too
     router = Router(settings, await asyncio.to_thread(load, settings.model.path))
     machines = asyncio.create_task(router.run(), name="machines")
     runner = web.AppRunner(

@@ -144,13 +144,15 @@ async def _whole(request: web.Request, answer: Answer, shape: Shape, router: Rou
 
 
 async def _body(request: web.Request) -> bytes:
-    if request.content.is_eof():  # it came with its head: no need of a timer
-        return await request.read()
     try:
+        if request.content.is_eof():  # it came with its head: no need of a timer
+            return await request.read()
         async with asyncio.timeout(BODY_SECONDS):
             return await request.read()
     except TimeoutError:
         raise Problem(f"the body did not arrive within {BODY_SECONDS:g} s", status=408) from None
+    except web.RequestPayloadError:
+        raise Problem("the body cannot be read: it is not what its encoding headers say") from None
 
 
 def _outcome(failure: Failure | None) -> str:
@@ -174,6 +176,8 @@ async def _tell_failures(
         response = _failed(failure)
     except web.HTTPException as error:
         response = _failed(_http_problem(request, error))
+        if "Allow" in error.headers:
+            response.headers["Allow"] = error.headers["Allow"]
     except Exception:
         logger.exception("a request broke the router", request=request[_ID])
         response = _failed(EngineFailure("the router failed to serve this request"))

@@ -74,7 +74,7 @@ class Reader:
             raise Problem("logprobs with echo is not supported: prompts get no logprobs", param="logprobs")
         ask = Ask(
             kind="completion",
-            prompts=tuple([await self._prompt(prompt) for prompt in _prompts(body.prompt)]),
+            prompts=tuple([await self._prompt(prompt, body.echo) for prompt in _prompts(body.prompt)]),
             sampling=self._sampling(
                 body,
                 max_tokens=COMPLETION_TOKENS if body.max_tokens is UNSET else body.max_tokens,
@@ -100,7 +100,7 @@ class Reader:
             raise Problem(str(error), param="messages") from None
         ask = Ask(
             kind="chat",
-            prompts=(Prompt(await self._encode(text, special=False)),),
+            prompts=(Prompt(await self._encode(text, "messages", special=False)),),
             sampling=self._sampling(
                 body, max_tokens=_chat_max_tokens(body), logprobs=top if body.logprobs else -1
             ),
@@ -117,17 +117,21 @@ class Reader:
                 status=404,
             )
 
-    async def _prompt(self, prompt: str | list[int]) -> Prompt:
+    async def _prompt(self, prompt: str | list[int], echo: bool) -> Prompt:
         if isinstance(prompt, str):
-            return Prompt(await self._encode(prompt, special=True), prompt)
+            return Prompt(await self._encode(prompt, "prompt", special=True), prompt)
         self._check_ids(prompt, "prompt")
-        return Prompt(prompt, self._tokenizer.decode(prompt))
+        return Prompt(prompt, self._tokenizer.decode(prompt) if echo else "")
 
-    async def _encode(self, text: str, *, special: bool) -> list[int]:
+    async def _encode(self, text: str, param: str, *, special: bool) -> list[int]:
+        """Long texts are refused before the next one is looked at, the longest without being encoded."""
         context = self._tokenizer.context_tokens
         if context and len(text) > context * MAX_BYTES_PER_TOKEN:
-            raise too_long(f"{len(text)} characters of text", context)
-        return await self._tokenizer.encode_aside(text, special=special)
+            raise too_long(f"{len(text)} characters of text", context, param)
+        ids = await self._tokenizer.encode_aside(text, special=special)
+        if context and len(ids) > context:
+            raise too_long(f"{len(ids)} prompt tokens", context, param)
+        return ids
 
     def _check_ids(self, ids: Sequence[int], param: str) -> None:
         for id in ids:
@@ -165,13 +169,14 @@ def check_context(ask: Ask, context: int) -> None:
     for prompt in ask.prompts:
         wanted = ask.sampling.max_tokens or max(1, ask.sampling.min_tokens)
         if len(prompt.ids) + wanted > context:
-            raise too_long(f"{len(prompt.ids)} prompt tokens and {wanted} more to produce", context)
+            param = "messages" if ask.kind == "chat" else "prompt"
+            raise too_long(f"{len(prompt.ids)} prompt tokens and {wanted} more to produce", context, param)
 
 
-def too_long(what: str, context: int) -> Problem:
+def too_long(what: str, context: int, param: str) -> Problem:
     return Problem(
         f"this model's context is {context} tokens; {what} exceed it: shorten the prompt or lower max_tokens",
-        param="messages",
+        param=param,
         reason="context_length_exceeded",
     )
 

@@ -79,11 +79,13 @@ class Fleet:
         ]
 
     def context_tokens(self) -> int:
-        """The longest context that some machine can hold; 0 while none is known."""
+        """The longest prompt and output that some machine can hold; 0 while none is known. Prompt machines
+        hold prompts only, so they count where there is nothing else."""
+        usable = [machine for machine in self.machines.values() if machine.usable]
+        ends = [machine for machine in usable if machine.info.role != "prompt"] or usable
         contexts = (
             min(machine.info.context_tokens, machine.kv_tokens or machine.info.context_tokens)
-            for machine in self.machines.values()
-            if machine.usable
+            for machine in ends
         )
         return max(contexts, default=0)
 

@@ -172,7 +172,7 @@ def _check_foreign(name: str, value: Any, *, known: Mapping[str, object]) -> Non
                 f"{name} is not supported; leave it out", param=name, reason="unsupported_parameter"
             )
         return
-    close = difflib.get_close_matches(name, [*known, *HARMLESS], n=1)
+    close = difflib.get_close_matches(name[:64], [*known, *HARMLESS], n=1)
     hint = f"; did you mean {close[0]}?" if close else ""
     raise Problem(f"unknown parameter {name}{hint}", param=name, reason="unknown_parameter")
 

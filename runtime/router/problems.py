@@ -15,10 +15,15 @@ class Problem(InvalidRequest):
     def __init__(
         self, message: str, *, param: str | None = None, reason: str | None = None, status: int = 400
     ) -> None:
-        super().__init__(message)
-        self.param = param
+        super().__init__(_brief(message, 2000))
+        self.param = _brief(param, 200) if param else None
         self.reason = reason
         self.status = status
+
+
+def _brief(text: str, length: int) -> str:
+    """A message may quote what the client sent, but not all of it."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 _STATUS: tuple[tuple[type[Failure], int], ...] = (

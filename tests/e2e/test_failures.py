@@ -9,6 +9,8 @@ import json
 import signal
 import socket
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -257,6 +259,39 @@ def test_an_empty_pool_is_said_not_papered_over(model: Path, tmp_path: Path) -> 
             status, answer = fleet.send("/v1/completions", LONG)
             assert status == 503, answer
             assert "prompt" in json.loads(answer)["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        b"/v1/completions HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nTOPSECRET\r\n",
+        b"/v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer TOPSECRET\x01\r\n\r\n",
+        b"TOPSECRET HTTP/1.1\r\nHost: x\r\n\r\n",
+    ],
+)
+def test_what_a_client_sent_is_never_logged(unsplit: Fleet, rest: bytes) -> None:
+    """Not even where the request cannot be read and its raw bytes would explain why."""
+    host, port = unsplit.url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=20) as sock:
+        sock.sendall(b"POST " + rest)
+        sock.shutdown(socket.SHUT_WR)
+        while sock.recv(65536):
+            pass
+    assert unsplit.post("/v1/completions", LONG | {"max_tokens": 1})["choices"]
+    assert "TOPSECRET" not in unsplit.log("router")
+
+
+def test_a_body_that_is_not_what_its_headers_say_is_the_clients_mistake(unsplit: Fleet) -> None:
+    request = urllib.request.Request(
+        unsplit.url + "/v1/completions",
+        b"nonsense",
+        {"Content-Encoding": "gzip", "Content-Type": "application/json"},
+    )
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request, timeout=20)
+    with caught.value as answer:
+        assert answer.code == 400
+        assert json.loads(answer.read())["error"]["type"] == "invalid_request_error"
 
 
 def test_a_fleet_that_was_killed_leaves_nothing_to_trip_over(model: Path, tmp_path: Path) -> None:

@@ -34,6 +34,28 @@ async def refused(reader: Reader, *messages: Any, **given: Any) -> Problem:
 # ---- prompts
 
 
+async def test_a_prompt_too_long_is_refused_before_the_next_is_encoded(
+    reader: Reader, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded: list[str] = []
+    encode = tokenizer.encode_aside
+
+    async def noted(text: str, *, special: bool) -> list[int]:
+        encoded.append(text[:3])
+        return await encode(text, special=special)
+
+    monkeypatch.setattr(tokenizer, "encode_aside", noted)
+    problem = await refused(reader, prompt=["\x01" * (tokenizer.context_tokens + 1), "sea"])
+    assert (problem.reason, problem.param) == ("context_length_exceeded", "prompt")
+    assert encoded == ["\x01" * 3]
+
+
+async def test_a_failure_quotes_only_so_much(reader: Reader) -> None:
+    problem = await refused(reader, **{"x" * 100_000: 1})
+    assert len(problem.message) <= 2000
+    assert len(problem.param or "") <= 200
+
+
 async def test_a_prompt_is_a_string_strings_token_ids_or_lists_of_them(
     reader: Reader, tokenizer: Tokenizer
 ) -> None:
@@ -44,7 +66,7 @@ async def test_a_prompt_is_a_string_strings_token_ids_or_lists_of_them(
         (ids, [ids]),
         ([ids, [5]], [ids, [5]]),
     ):
-        ask = await completion(reader, prompt=prompt)
+        ask = await completion(reader, prompt=prompt, echo=True)
         assert [one.ids for one in ask.prompts] == expected
     assert ask.prompt_tokens == len(ids) + 1
     assert [one.text for one in ask.prompts] == ["The wind", tokenizer.decode([5])]
