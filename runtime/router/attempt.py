@@ -6,7 +6,7 @@ from typing import Protocol
 
 from msgspec import structs
 
-from runtime.errors import Failure, failure
+from runtime.errors import Failure, TransferFailed, failure
 from runtime.router.books import Booking
 from runtime.router.machine import Machine
 from runtime.router.merge import Merge, Reading
@@ -105,7 +105,13 @@ class Attempt:
         if self.over:
             return
         self.close()
-        self.owner.gave_up(failure, [leg.machine.name])
+        self.owner.gave_up(failure, self._suspects(leg, failure))
+
+    def _suspects(self, leg: "_Leg", failure: Failure) -> list[str]:
+        """Where not to go next: a token machine that lost a transfer often tells it before we notice that
+        the prompt machine is gone, so that one is suspect too."""
+        legs = self._legs if isinstance(failure, TransferFailed) else [leg]
+        return [suspect.machine.name for suspect in legs]
 
 
 class _Leg:

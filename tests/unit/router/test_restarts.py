@@ -12,7 +12,7 @@ from front import TRACE, Front, Serve
 from runtime.tokenizer import Tokenizer
 
 Four = tuple[FakeMachine, FakeMachine, FakeMachine, FakeMachine]
-RESTARTED = ["machine_lost", "transfer_failed", "no_capacity", "cancelled"]
+RESTARTED = ["machine_lost", "no_capacity", "cancelled"]
 
 
 @pytest.fixture
@@ -164,10 +164,26 @@ async def test_text_held_back_for_a_stop_string_survives_a_restart(
         assert (text, trace["token_ids"]) == ("a", abc[:4])
 
 
+@pytest.mark.fault("LEG-2")
+@pytest.mark.parametrize("told_by", [0, 1])
+async def test_a_transfer_that_failed_avoids_both_its_machines(
+    serve: Serve, four: Four, abc: list[int], told_by: int
+) -> None:
+    """A dead prompt machine is often told of first by the token machine: one death, one restart."""
+    p0, p1, t0, t1 = four
+    async with serve(four) as front:
+        answer = Streaming(front)
+        legs = await p0.leg(), await t0.leg()
+        legs[told_by].fail("transfer_failed")
+        await finish(await p1.leg(), await t1.leg(), abc[:4])
+        text, trace = await answer.end()
+        assert (text, trace["restarts"]) == ("abcd", 1)
+
+
 async def test_the_last_token_of_a_restart_takes_one_machine(
     serve: Serve, four: Four, abc: list[int]
 ) -> None:
-    p0, _, t0, _ = four
+    p0, p1, t0, _ = four
     async with serve(four) as front:
         answer = Streaming(front, max_tokens=3)
         prompt, token = await p0.leg(), await t0.leg()
@@ -175,7 +191,7 @@ async def test_the_last_token_of_a_restart_takes_one_machine(
         token.send(abc[1])
         await front.seen("splitwise_tbt_seconds_count", 1)
         token.fail("transfer_failed")
-        whole = await p0.leg()
+        whole = await p1.leg()
         assert (whole.start.phase, whole.start.generated, whole.start.transfer) == ("whole", abc[:2], "")
         whole.send(abc[2], end="length")
         assert (await answer.end())[0] == "abc"
