@@ -28,15 +28,19 @@ class PretendNode:
         self.reachable = asyncio.Event()
         self._uid: str = node["metadata"]["uid"]
         self._entered: NodeState | None = None
+        self._given_up = False
 
     def update(self, node: Object) -> None:
         self.annotations = node["metadata"].get("annotations", {})
         self.state = node_state(self.annotations)
+        known = {c["type"]: c["status"] for c in node.get("status", {}).get("conditions") or []}
+        self._given_up = known.get("Ready") == "Unknown"
 
     def changed(self) -> bool:
-        """True once for each new state."""
+        """True once for each new state, and whenever a node that is well has been given up for lost:
+        an API server that was away for long takes all nodes for silent."""
         before, self._entered = self._entered, self.state
-        return before is not self.state
+        return before is not self.state or (self._given_up and self.state is NodeState.WELL)
 
     async def register(self, client: Client) -> None:
         """Reports the node as ready, with its address."""
