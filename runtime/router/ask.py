@@ -241,7 +241,7 @@ def _message(message: Any, where: str) -> Mapping[str, str]:
     if role not in _ROLES:
         raise Problem(f"{where}.role must be one of {', '.join(_ROLES)}, not {role!r}", param="messages")
     for name, value in message.items():
-        if name not in ("role", "content", "name") and value:
+        if name not in ("role", "content") and value:
             raise Problem(
                 f"{where}.{name} is not supported", param="messages", reason="unsupported_parameter"
             )
@@ -260,5 +260,11 @@ def _content(content: Any, where: str) -> str:
         if not (isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)):
             raise Problem(
                 f"{where}.content[{at}] must be a text part; others are not supported", param="messages"
+            )
+        if foreign := sorted(map(str, part.keys() - {"type", "text"})):
+            raise Problem(
+                f"{where}.content[{at}].{foreign[0]} is not supported; leave it out",
+                param="messages",
+                reason="unsupported_parameter",
             )
     return "".join(part["text"] for part in content)

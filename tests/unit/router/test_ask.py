@@ -197,7 +197,6 @@ async def test_messages_become_what_the_template_makes_of_them(reader: Reader, t
         {
             "role": "user",
             "content": [{"type": "text", "text": "How "}, {"type": "text", "text": "many?"}],
-            "name": "x",
         },
         {"role": "assistant", "content": "25", "tool_calls": None},
         {"role": "user", "content": "Sure?"},
@@ -263,3 +262,18 @@ async def test_a_chat_that_leaves_no_token_does_not_fit(reader: Reader) -> None:
         check_context(ask, ask.prompt_tokens)
     with pytest.raises(Problem, match="5 more"):
         check_context(await chat(reader, min_tokens=5), ask.prompt_tokens + 4)
+
+
+@pytest.mark.parametrize(
+    ("message", "named"),
+    [
+        ({"role": "user", "content": "Hi", "name": "bob"}, "name"),
+        ({"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": {}}]}, "cache_control"),
+    ],
+)
+async def test_what_a_message_says_beside_its_text_is_refused_by_name(
+    reader: Reader, message: Any, named: str
+) -> None:
+    problem = await refused(reader, message)
+    assert problem.reason == "unsupported_parameter"
+    assert named in problem.message
