@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import secrets
-import socket
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Sequence
@@ -19,6 +18,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from bench.fake_engine import serve
 from bench.fake_machine import FakeMachine
 from bench.load import get
+from local.plan import free_port
 
 START_SECONDS = 60.0
 
@@ -61,7 +61,7 @@ async def ours() -> AsyncIterator[Ours]:
             await machine.listen(f"unix:{folder}/{machine.name}.sock", secret)
             for machine in (prompts, tokens)
         ]
-        port = _free_port()
+        port = free_port()
         command = [sys.executable, "-m", "runtime.router", "--config", str(_settings(folder, port))]
         try:
             async with _process(command, port, "/readyz") as pid:
@@ -82,7 +82,7 @@ def peer_command() -> list[str] | None:
 async def peer(command: Sequence[str]) -> AsyncIterator[Subject]:
     """production-stack's router, round robin over one HTTP server."""
     server, upstream = await serve()
-    port = _free_port()
+    port = free_port()
     options = [
         "--host", "127.0.0.1", "--port", str(port), "--routing-logic", "roundrobin",
         "--service-discovery", "static", "--static-models", "bench",
@@ -151,9 +151,3 @@ def _write_model(folder: Path) -> int:
     tokenizer.add_tokens([" token"])
     tokenizer.save(str(folder / "tokenizer.json"))
     return len(alphabet)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

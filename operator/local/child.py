@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,11 +59,16 @@ def start_time(pid: int) -> int:
     return 0 if fields[0] in "ZX" else int(fields[19])
 
 
+def tethered(command: Iterable[str]) -> tuple[str, ...]:
+    """The command, wrapped so that it cannot outlive this process."""
+    return (sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *command)
+
+
 async def spawn(program: Program, environment: Mapping[str, str]) -> asyncio.subprocess.Process:
     """Start the program with no input and its output appended to its log."""
     with program.log.open("ab") as log:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-I", "-S", str(_TETHER), str(os.getpid()), *program.command),
+            *tethered(program.command),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -7,12 +7,10 @@ or weights that cannot be used; 3: the engine failed beyond repair.
 import argparse
 import asyncio
 import os
-import signal
 import sys
-from collections.abc import Awaitable
 from pathlib import Path
 
-from runtime import log
+from runtime import log, program
 from runtime.config import MachineSettings
 from runtime.errors import Failure
 from runtime.machine.engines import open_engine
@@ -46,27 +44,19 @@ def main() -> int:
 
 
 async def _serve(settings: MachineSettings) -> int:
-    signals = _signals()
+    came = program.signals()
     engine, pool = await asyncio.to_thread(open_engine, settings)
     machine = Machine(settings, engine, pool)
     address = await machine.start()
     runner = await observe(machine, settings.observe) if settings.observe else None
     logger.info("ready", address=address, model=engine.info.model, kv_blocks=pool.layout.blocks)
-    await _first_of(signals.get(), asyncio.shield(machine.broken))
+    await program.first_of(came.get(), asyncio.shield(machine.broken))
     if not machine.broken.done():
-        await _first_of(signals.get(), machine.drain(DRAIN_SECONDS))
+        await program.first_of(came.get(), machine.drain(DRAIN_SECONDS))
     if runner:
         await runner.cleanup()
     await machine.close()
     return _verdict(machine)
-
-
-async def _first_of(*waits: Awaitable[object]) -> None:
-    """Until one of them is over; the others are given up."""
-    tasks = [asyncio.ensure_future(wait) for wait in waits]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    for task in tasks:
-        task.cancel()
 
 
 def _verdict(machine: Machine) -> int:
@@ -76,15 +66,6 @@ def _verdict(machine: Machine) -> int:
     error = machine.broken.result()
     logger.error("the engine failed", error=f"{type(error).__name__}: {error}")
     return 3
-
-
-def _signals() -> "asyncio.Queue[signal.Signals]":
-    """Signals as they come, instead of their default effect."""
-    came: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, came.put_nowait, number)
-    return came
 
 
 if __name__ == "__main__":

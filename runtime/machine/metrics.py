@@ -22,7 +22,8 @@ class MachineMetrics:
         self._waiting = self._gauge("splitwise_sequences_waiting", "Sequences in queue")
         self._running = self._gauge("splitwise_sequences_running", "Sequences in the batch")
         self._queued = self._gauge("splitwise_prompt_tokens_waiting", "Prompt tokens in queue")
-        self._blocks = self._gauge("splitwise_kv_blocks", "KV blocks of this machine", "state")
+        blocks = self._gauge("splitwise_kv_blocks", "KV blocks of this machine", "state")
+        self._blocks, self._used, self._quarantined = map(blocks.labels, ("total", "used", "quarantined"))
         how = ("mode", "transport")
         self._bytes = self._counter("splitwise_kv_received_bytes", "KV bytes taken in", *how)
         self._seconds = self._histogram(
@@ -60,9 +61,9 @@ class MachineMetrics:
         self._waiting.set(load.sequences_waiting)
         self._running.set(load.sequences_running)
         self._queued.set(load.prompt_tokens_waiting)
-        self._blocks.labels("total").set(load.kv_blocks)
-        self._blocks.labels("used").set(load.kv_blocks_used)
-        self._blocks.labels("quarantined").set(load.kv_blocks_quarantined)
+        self._blocks.set(load.kv_blocks)
+        self._used.set(load.kv_blocks_used)
+        self._quarantined.set(load.kv_blocks_quarantined)
 
     def transfer(self, stats: Transfer) -> None:
         """A KV-cache has arrived."""

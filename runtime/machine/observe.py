@@ -4,6 +4,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from runtime.machine.machine import Machine
+from runtime.program import serve_http
 
 
 async def observe(machine: Machine, address: str) -> web.AppRunner:
@@ -25,11 +26,7 @@ async def observe(machine: Machine, address: str) -> web.AppRunner:
     )
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
-    if address.startswith("unix:"):
-        await web.UnixSite(runner, address.removeprefix("unix:")).start()
-    else:
-        host, _, port = address.rpartition(":")
-        await web.TCPSite(runner, host, int(port)).start()
+    await serve_http(runner, address)
     return runner
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import uvloop
 from aiohttp import web
 
-from runtime import log
+from runtime import log, program
 from runtime.config import RouterSettings
 from runtime.router.app import App
 from runtime.router.router import Router
@@ -39,7 +39,7 @@ def main() -> int:
 
 
 async def _serve(settings: RouterSettings) -> int:
-    signals = _signals()
+    came = program.signals()
     logging.getLogger("aiohttp.server").disabled = True  # it quotes what clients sent, keys and prompts too
     router = Router(settings, await asyncio.to_thread(load, settings.model.path))
     machines = asyncio.create_task(router.run(), name="machines")
@@ -52,11 +52,11 @@ async def _serve(settings: RouterSettings) -> int:
     )
     await runner.setup()
     try:
-        await _listen(runner, settings.listen)
+        await program.serve_http(runner, settings.listen)
         logger.info("listening", address=settings.listen, model=settings.model.name)
-        if not await _signalled(signals, machines):
+        if not await _signalled(came, machines):
             machines.result()
-        await _first(asyncio.ensure_future(runner.cleanup()), asyncio.ensure_future(signals.get()))
+        await program.first_of(runner.cleanup(), came.get())
     finally:
         machines.cancel()
         await asyncio.gather(machines, return_exceptions=True)
@@ -64,37 +64,11 @@ async def _serve(settings: RouterSettings) -> int:
     return 0
 
 
-async def _listen(runner: web.AppRunner, address: str) -> None:
-    if address.startswith("unix:"):
-        await web.UnixSite(runner, address.removeprefix("unix:")).start()
-        return
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ValueError(f"listen: {address!r} is neither host:port nor unix:/path")
-    await web.TCPSite(runner, host.strip("[]") or None, int(port), reuse_port=False).start()
-
-
-async def _signalled(signals: "asyncio.Queue[signal.Signals]", machines: "asyncio.Task[None]") -> bool:
+async def _signalled(came: "asyncio.Queue[signal.Signals]", machines: "asyncio.Task[None]") -> bool:
     """Wait for a signal; False if the search for machines ended first, which only a mistake can do."""
-    stop = asyncio.ensure_future(signals.get())
+    stop = asyncio.ensure_future(came.get())
     await asyncio.wait({stop, machines}, return_when=asyncio.FIRST_COMPLETED)
     return stop.done()
-
-
-async def _first(*waits: "asyncio.Future[object]") -> None:
-    """Until one of them is done; the others are given up."""
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    for wait in waits:
-        wait.cancel()
-    await asyncio.gather(*waits, return_exceptions=True)
-
-
-def _signals() -> "asyncio.Queue[signal.Signals]":
-    came: asyncio.Queue[signal.Signals] = asyncio.Queue()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, came.put_nowait, number)
-    return came
 
 
 if __name__ == "__main__":

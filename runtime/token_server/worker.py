@@ -72,9 +72,8 @@ class TokenWorker:
 
     def _reserved(self, reserved: Reserved) -> None:
         leg = self._legs.get(reserved.id)
-        if leg is None or leg.state == "over":  # it ended before any peer heard of these blocks
+        if leg is None:  # it ended before any peer heard of these blocks
             self._engine.fenced(reserved.id)
-            self._legs.pop(reserved.id, None)
             return
         leg.state = "armed"
         self._kv.arm(

@@ -16,7 +16,7 @@ from operating import CHART, SWD, WAIT, Operator, is_so, ready
 DEPLOY = REPOSITORY / "deploy"
 READY = ("aa", "hh", "ha", "hhcap", "autoscaled", "minimal")
 DESIGNS = {"aa": "AA", "hh": "HH", "ha": "HA", "hhcap": "HHcap", "autoscaled": "HA", "minimal": "HH"}
-CPU_ONLY = ("local", "unsplit")
+CPU_ONLY = ("local", "local-vllm", "unsplit")
 
 
 def documents(example: Path) -> list[str]:

@@ -6,12 +6,10 @@
 Everything dies with the test: on exit, and by the kernel if the test itself is killed.
 """
 
-import ctypes
 import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,22 +19,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from local.child import tethered
+from local.plan import free_port
+
 READY_SECONDS = 60.0
 TRACE = {"X-Splitwise-Trace": "1"}
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
-
-
-def die_with_parent() -> None:
-    """Runs in the child before exec: the kernel kills it when its parent is gone."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class Fleet:
@@ -113,12 +100,11 @@ class Fleet:
         module = "runtime.router" if name == "router" else "runtime.machine"
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", module, "--config", str(self._configs[name])],
+                tethered((sys.executable, "-m", module, "--config", str(self._configs[name]))),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
-                preexec_fn=die_with_parent,  # noqa: PLW1509 - no threads that could hold a lock yet
             )
 
     def signal(self, name: str, number: signal.Signals) -> None:

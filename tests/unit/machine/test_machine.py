@@ -22,15 +22,16 @@ class Sent:
 
     def __init__(self) -> None:
         self.steps: asyncio.Queue[Step] = asyncio.Queue()
+        self._events: list[Event] = []
 
     def send(self, step: Step) -> None:
         self.steps.put_nowait(step)
 
     async def event(self) -> Event:
-        while True:
-            step = await asyncio.wait_for(self.steps.get(), 20)
-            if step.events:
-                return step.events[0]
+        """The next one; a step may carry several."""
+        while not self._events:
+            self._events += (await asyncio.wait_for(self.steps.get(), 20)).events
+        return self._events.pop(0)
 
 
 def settings(folder: Path, role: Role) -> MachineSettings:

@@ -13,7 +13,8 @@ import aiohttp
 import pytest
 
 from fake_machine import FakeMachine, write_secret
-from fleet import die_with_parent, free_port
+from local.child import tethered
+from local.plan import free_port
 
 Pair = tuple[FakeMachine, FakeMachine]
 SECONDS = 60.0
@@ -32,9 +33,9 @@ async def start(folder: Path, settings: dict[str, Any]) -> asyncio.subprocess.Pr
     config = folder / "router.json"
     config.write_text(json.dumps(settings))
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "runtime.router", "--config", str(config),
-        stderr=asyncio.subprocess.PIPE, preexec_fn=die_with_parent,
-    )  # fmt: skip
+        *tethered((sys.executable, "-m", "runtime.router", "--config", str(config))),
+        stderr=asyncio.subprocess.PIPE,
+    )
 
 
 @asynccontextmanager

@@ -53,6 +53,17 @@ async def finish(prompt: FakeLeg, token: FakeLeg, ids: list[int]) -> None:
     token.send(*ids[done + 1 :], end="length")
 
 
+async def two_tokens(
+    front: Front, p0: FakeMachine, t0: FakeMachine, ids: list[int]
+) -> tuple[FakeLeg, FakeLeg]:
+    """Serve one token from either machine, until the router has taken both; the legs go on."""
+    prompt, token = await p0.leg(), await t0.leg()
+    prompt.send(ids[0], end="handoff")
+    token.send(ids[1])
+    await front.seen("splitwise_tbt_seconds_count", 1)
+    return prompt, token
+
+
 @pytest.mark.fault("LEG-2")
 @pytest.mark.parametrize("lost", ["prompt", "token"])
 async def test_a_machine_lost_before_the_first_token(
@@ -81,10 +92,7 @@ async def test_a_token_machine_lost_in_mid_stream_repeats_nothing(
     p0, _, t0, t1 = four
     async with serve(four) as front:
         answer = Streaming(front)
-        prompt, token = await p0.leg(), await t0.leg()
-        prompt.send(abc[0], end="handoff")
-        token.send(abc[1])
-        await front.seen("splitwise_tbt_seconds_count", 1)
+        prompt, _token = await two_tokens(front, p0, t0, abc)
         await t0.lose()
         again = await p0.leg(), await t1.leg()
         assert again[0].start.generated == abc[:2]
@@ -102,10 +110,7 @@ async def test_the_prompt_machine_may_go_after_the_hand_off(serve: Serve, four: 
     p0, _, t0, _ = four
     async with serve(four) as front:
         answer = Streaming(front)
-        prompt, token = await p0.leg(), await t0.leg()
-        prompt.send(abc[0], end="handoff")
-        token.send(abc[1])
-        await front.seen("splitwise_tbt_seconds_count", 1)
+        _prompt, token = await two_tokens(front, p0, t0, abc)
         await p0.lose()
         await front.connected(3)
         token.send(*abc[2:4], end="length")
@@ -152,10 +157,7 @@ async def test_text_held_back_for_a_stop_string_survives_a_restart(
     p0, _, t0, t1 = four
     async with serve(four) as front:
         answer = Streaming(front, stop="bcd", max_tokens=6)
-        prompt, token = await p0.leg(), await t0.leg()
-        prompt.send(abc[0], end="handoff")
-        token.send(abc[1])
-        await front.seen("splitwise_tbt_seconds_count", 1)
+        _prompt, _token = await two_tokens(front, p0, t0, abc)
         await t0.lose()
         again = await p0.leg(), await t1.leg()
         again[0].send(abc[2], end="handoff")
@@ -186,10 +188,7 @@ async def test_the_last_token_of_a_restart_takes_one_machine(
     p0, p1, t0, _ = four
     async with serve(four) as front:
         answer = Streaming(front, max_tokens=3)
-        prompt, token = await p0.leg(), await t0.leg()
-        prompt.send(abc[0], end="handoff")
-        token.send(abc[1])
-        await front.seen("splitwise_tbt_seconds_count", 1)
+        _prompt, token = await two_tokens(front, p0, t0, abc)
         token.fail("transfer_failed")
         whole = await p1.leg()
         assert (whole.start.phase, whole.start.generated, whole.start.transfer) == ("whole", abc[:2], "")
