@@ -25,7 +25,7 @@ async def first_of(*waits: Awaitable[object]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def serve_http(runner: web.AppRunner, address: str) -> None:
+async def serve_http(runner: web.BaseRunner, address: str) -> None:
     """Open a set-up runner at "host:port" or "unix:/path". Raises ValueError, or OSError if it is taken."""
     if address.startswith("unix:"):
         await web.UnixSite(runner, address.removeprefix("unix:")).start()

@@ -21,7 +21,6 @@ from runtime.router.router import Router
 from runtime.tokenizer import load
 
 GRACE_SECONDS = 30.0
-IDLE_SECONDS = 75.0
 logger = log.logger("router")
 
 
@@ -43,13 +42,7 @@ async def _serve(settings: RouterSettings) -> int:
     logging.getLogger("aiohttp.server").disabled = True  # it quotes what clients sent, keys and prompts too
     router = Router(settings, await asyncio.to_thread(load, settings.model.path))
     machines = asyncio.create_task(router.run(), name="machines")
-    runner = web.AppRunner(
-        App(router).application,
-        handler_cancellation=True,
-        access_log=None,
-        keepalive_timeout=IDLE_SECONDS,  # also the time a client has to send its headers
-        shutdown_timeout=GRACE_SECONDS,
-    )
+    runner = web.ServerRunner(App(router).server(), shutdown_timeout=GRACE_SECONDS)
     await runner.setup()
     try:
         await program.serve_http(runner, settings.listen)

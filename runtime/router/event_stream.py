@@ -39,7 +39,7 @@ class EventStream:
         await self._turn.wait()
         return bool(self._early)
 
-    async def run(self, request: web.Request, headers: Mapping[str, str]) -> web.StreamResponse:
+    async def run(self, request: web.BaseRequest, headers: Mapping[str, str]) -> web.StreamResponse:
         """Stream until the answer has ended and the client has it."""
         response = web.StreamResponse(headers=headers)
         writer = await response.prepare(request)
@@ -82,7 +82,7 @@ class EventStream:
 
     # ---- bytes
 
-    def _open(self, request: web.Request, writer: AbstractStreamWriter) -> None:
+    def _open(self, request: web.BaseRequest, writer: AbstractStreamWriter) -> None:
         self._protocol, self._transport = request.protocol, request.transport
         self._chunked = request.version >= HttpVersion11
         writer.send_headers()

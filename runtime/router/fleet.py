@@ -13,7 +13,7 @@ import msgspec
 
 from runtime import log
 from runtime.config import MachineAddress
-from runtime.link import Hello, LinkError, Pulse, dial
+from runtime.link import Hello, Keyring, LinkError, Pulse, dial
 from runtime.policy.work import MachineLoad
 from runtime.router.books import Books
 from runtime.router.discovery import Discovery
@@ -31,7 +31,7 @@ class Caller:
     """What it takes to call a machine, and what its machines must serve."""
 
     hello: Hello
-    secret: bytes
+    secret: Keyring | bytes
     pulse: Pulse
     model: str
     vocabulary: int

@@ -13,12 +13,19 @@ class Problem(InvalidRequest):
     """Something about the request itself. `param` names the field, `reason` is OpenAI's error code."""
 
     def __init__(
-        self, message: str, *, param: str | None = None, reason: str | None = None, status: int = 400
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        reason: str | None = None,
+        status: int = 400,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(_brief(message, 2000))
         self.param = _brief(param, 200) if param else None
         self.reason = reason
         self.status = status
+        self.headers = headers or {}
 
 
 def _brief(text: str, length: int) -> str:
@@ -43,7 +50,9 @@ def status_of(failure: Failure) -> int:
 
 
 def headers_of(failure: Failure) -> Mapping[str, str]:
-    """Retry-After where trying again helps."""
+    """What the failure says in headers: Retry-After where trying again helps."""
+    if isinstance(failure, Problem):
+        return failure.headers
     return {"Retry-After": str(RETRY_AFTER_SECONDS)} if status_of(failure) == 503 else {}
 
 

@@ -7,7 +7,7 @@ import socket
 from runtime.config import RouterSettings
 from runtime.errors import NoCapacity
 from runtime.kubernetes import find_access
-from runtime.link import Hello, Pulse, host_id, secret_of
+from runtime.link import Hello, Keyring, Pulse, host_id
 from runtime.router.answer import Answer
 from runtime.router.ask import Ask, Reader
 from runtime.router.books import Books
@@ -41,7 +41,7 @@ class Router:
         link = settings.link
         caller = Caller(
             hello=Hello("router", socket.gethostname(), secrets.token_hex(8), host_id()),
-            secret=secret_of(link.secret_file),
+            secret=Keyring(link.secret_file),
             pulse=Pulse(link.heartbeat_seconds, link.dead_after_seconds),
             model=settings.model.name,
             vocabulary=tokenizer.vocabulary,

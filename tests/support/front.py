@@ -63,6 +63,16 @@ class Front:
         self.session = session
         self.connections_made = connections_made
 
+    async def exchange(self, sent: bytes) -> tuple[str, str]:
+        """Send bytes and read until the router hangs up: the head, and what follows."""
+        host, port = self.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        async with asyncio.timeout(SECONDS):
+            writer.write(sent)
+            head, _, rest = (await reader.read()).decode().partition("\r\n\r\n")
+        writer.close()
+        return head, rest
+
     async def post(self, path: str, body: Any, headers: dict[str, str] | None = None) -> Reply:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         async with self.session.post(self.url + path, data=data, headers=headers) as response:
@@ -150,9 +160,7 @@ async def serving(
         discovery,
     )
     running = asyncio.create_task(router.run())
-    runner = web.AppRunner(
-        App(router).application, handler_cancellation=True, access_log=None, shutdown_timeout=1
-    )
+    runner = web.ServerRunner(App(router).server(), shutdown_timeout=1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = "http://{}:{}".format(*runner.addresses[0][:2])

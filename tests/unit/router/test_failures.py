@@ -17,7 +17,7 @@ Pair = tuple[FakeMachine, FakeMachine]
 # ---- a leg fails
 
 
-@pytest.mark.fault("LEG-1")
+@pytest.mark.fault("LEG-1", "KV-2")
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [

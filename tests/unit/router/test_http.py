@@ -1,6 +1,7 @@
 """The HTTP face: error shapes, limits, ids, health, models, metrics and log lines."""
 
 import asyncio
+import json
 import logging
 from typing import Any
 
@@ -52,6 +53,52 @@ async def test_every_error_is_a_json_error(
         assert reply.error["type"] == "invalid_request_error"
         assert set(reply.error) == {"message", "type", "param", "code"}
         assert reply.headers[REQUEST_ID]
+
+
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n"
+GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "words"),
+    [
+        (POST + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\nZZ\r\n\r\n", 400, "chunk size"),
+        (POST + b"Content-Length: -1\r\n\r\n", 400, "Content-Length"),
+        (POST + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 400, "encoding headers"),
+        (POST + b"Expect: x\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}", 417, "100-continue"),
+        (GET + b"X: " + b"y" * 9000 + b"\r\n\r\n", 431, "8190 bytes"),
+        (GET + b"two words: x\r\n\r\n", 400, "header"),
+        (b"GET /healthz HTTP/1.1\r\n\r\n", 400, "Host"),
+        (b"GET http://[a/ HTTP/1.1\r\nHost: a\r\n\r\n", 400, "URL"),
+        (b"FOO /healthz HTTP/1.1\r\nHost: a\r\n\r\n", 400, "method"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", 400, "HTTPS"),
+    ],
+)
+async def test_what_is_not_http_is_a_json_error_too(
+    serve: Serve, sent: bytes, status: int, words: str
+) -> None:
+    async with serve(()) as front:
+        head, body = await front.exchange(sent)
+        error = json.loads(body)["error"]
+        assert head.split()[1] == str(status)
+        assert f"{REQUEST_ID}: " in head
+        assert error["type"] == "invalid_request_error"
+        assert words in error["message"]
+
+
+async def test_a_client_is_told_to_send_its_body(serve: Serve) -> None:
+    asks = POST + b"Expect: 100-continue\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}"
+    async with serve(()) as front:
+        head, rest = await front.exchange(asks)
+        assert head == "HTTP/1.1 100 Continue"
+        assert rest.startswith("HTTP/1.1 400")
+        assert "model" in rest
+
+
+async def test_a_method_that_does_not_fit_is_told_which_does(serve: Serve) -> None:
+    async with serve(()) as front:
+        reply = await front.post("/v1/models", b"{}")
+        assert (reply.status, reply.headers["Allow"]) == (405, "GET,HEAD")
 
 
 async def test_a_body_over_the_limit_is_refused_with_the_limit(serve: Serve, pair: Pair) -> None:
