@@ -65,6 +65,10 @@ test: setup ## Run every test that this machine can run
 test-fast: setup ## Run the tests that take less than ten seconds
 	$(BIN)/pytest -m "not slow"
 
+.PHONY: faults
+faults: setup ## Run the tests of every fault in docs/faults.md and print the table (ROWS="KV-1 KV-4": only these)
+	$(BIN)/python tests/support/faults.py $(ROWS)
+
 .PHONY: check
 check: setup ## Check style, types, import contracts and generated files
 	$(BIN)/ruff check

@@ -178,7 +178,7 @@ def test_a_machine_restarted_five_times_under_load_takes_part_each_time(fleet: F
             until(lambda: "token-0" in set(pool.map(served_by, range(4))), "token-0 gets traffic", 30)
 
 
-@pytest.mark.fault("KV-1, KV-6")
+@pytest.mark.fault("KV-1", "KV-6")
 def test_clients_that_leave_at_any_moment_leave_nothing_behind(fleet: Fleet) -> None:
     for moment in range(40):
         client = Client(fleet, LONG | {"prompt": list(range(3, 103)) * (1 + moment % 8)})

@@ -80,7 +80,7 @@ async def test_tcp_cuts_a_held_put_off(tmp_path: Path) -> None:
         assert token.holds([5, 6], "b")
 
 
-@pytest.mark.fault("KV-4")
+@pytest.mark.fault("KV-2", "KV-4")
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_revoked_put_that_was_held_moves_nothing_more(tmp_path: Path, way: Way) -> None:
     """What waits behind the held put is looked at again before it moves; then the peer hears DRAINED."""

@@ -65,6 +65,7 @@ def tokens(log: Log, recompute: bool = False) -> TokenWorker:
 # ---- prompt legs
 
 
+@pytest.mark.fault("DRAIN-1")
 async def test_a_prompt_waits_for_its_ticket_and_is_held_until_drained(log: Log) -> None:
     worker = prompts(log)
     worker.start(leg(log, "prompt"), 5.0)
@@ -102,6 +103,7 @@ async def test_a_ticket_for_a_leg_that_has_ended_is_declined(log: Log) -> None:
     assert (log.works, len(worker), await log.told()) == ([], 0, [])
 
 
+@pytest.mark.fault("KV-2")
 @pytest.mark.parametrize("why", [Cancelled("gone"), DeadlineExceeded("late")])
 async def test_a_running_prompt_that_stops_leaves_the_engine_then_its_blocks(log: Log, why: Any) -> None:
     worker = prompts(log)
