@@ -33,7 +33,7 @@ from runtime.kv_link.endpoint import KvLink
 from runtime.kv_link.layout import Layout
 from runtime.kv_link.pool import Pool
 from runtime.kv_link.put import Put
-from runtime.link import Hello, host_id, listen, secret_of
+from runtime.link import Hello, Keyring, host_id, listen
 from runtime.policy.transfer import LinkModel, visible_layerwise, visible_serialized
 from runtime.wire import Token, Transfer
 
@@ -142,7 +142,7 @@ async def prompt_machine(row: Row, folder: Path, transfers: list[str]) -> None:
     for transfer in transfers:
         kv.expect(transfer, deadline=time.monotonic() + 600)
     me = Hello("machine", "prompt", "1", host_id(), msgspec.Raw(kv.hello_body()))
-    await listen(PROMPT, hello=lambda caller: me, secret=secret_of(folder / "secret"), accept=kv.accept)
+    await listen(PROMPT, hello=lambda caller: me, secret=Keyring(folder / "secret"), accept=kv.accept)
     print("ready", flush=True)
     await asyncio.Event().wait()
 

@@ -56,7 +56,8 @@ class TransferSettings(_Settings):
 
 
 class LinkSettings(_Settings):
-    """Authenticated connections: every peer must know the secret in `secret_file` (32 bytes or more)."""
+    """Authenticated connections: every peer must know a key in `secret_file`, one per line, of 32 letters or
+    more. The file may be replaced at any time; it is read at every handshake."""
 
     secret_file: Path
     heartbeat_seconds: float = Field(1.0, gt=0)

@@ -24,6 +24,8 @@ TEMPLATE = f"{GROUP}/template"
 APPLIED = f"{GROUP}/applied"
 POWER_CAP = f"{GROUP}/power-cap"
 CONFIG = f"{GROUP}/config"
+LINK_STEP = f"{GROUP}/link-step"
+LINK_SINCE = f"{GROUP}/link-since"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 
 

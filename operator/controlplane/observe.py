@@ -12,6 +12,7 @@ from controlplane.gpus import PRODUCT, RESOURCE, Node
 from controlplane.kinds import KINDS
 from controlplane.kube import Kube
 from controlplane.names import Manifest
+from controlplane.trust import Trust, trust_of
 
 
 class Ref(NamedTuple):
@@ -52,13 +53,13 @@ class Autoscaler:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """`children` are labelled as ours and owned by this very object."""
+    """`children` are labelled as ours and owned by this very object. `trust`: None without a link Secret."""
 
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     pods: Sequence[Pod] = ()
     autoscalers: Sequence[Autoscaler] = ()
     nodes: Sequence[Node] = ()
-    has_secret: bool = False
+    trust: Trust | None = None
 
     def of(self, kind: str) -> list[Manifest]:
         """The children of one kind, by name."""
@@ -73,10 +74,10 @@ async def gather(
     kinds = [kind.name for kind in KINDS.values() if kind.child]
     kinds = [kind for kind in kinds if monitors or kind != "ServiceMonitor"]
     chosen = names.selector(name)
-    (*children, pods), autoscalers, has_secret = await asyncio.gather(
+    (*children, pods), autoscalers, trust = await asyncio.gather(
         asyncio.gather(*(kube.list(kind, namespace, chosen) for kind in [*kinds, "Pod"])),
         kube.list("HorizontalPodAutoscaler", namespace) if external else _nothing(),
-        _has_secret(kube, namespace, names.secret(name)),
+        _trust(kube, namespace, names.secret(name)),
     )
     uid = document["metadata"]["uid"]
     return Observed(
@@ -89,7 +90,7 @@ async def gather(
         pods=tuple(sorted((pod_of(pod) for pod in pods), key=lambda pod: pod.name)),
         autoscalers=tuple(autoscaler_of(each) for each in autoscalers),
         nodes=nodes,
-        has_secret=has_secret,
+        trust=trust,
     )
 
 
@@ -97,12 +98,11 @@ async def _nothing() -> list[Manifest]:
     return []
 
 
-async def _has_secret(kube: Kube, namespace: str, name: str) -> bool:
+async def _trust(kube: Kube, namespace: str, name: str) -> Trust | None:
     try:
-        await kube.get("Secret", namespace, name, metadata_only=True)
+        return trust_of(await kube.get("Secret", namespace, name, metadata_only=True))
     except NotFound:
-        return False
-    return True
+        return None
 
 
 def _owner(child: Manifest) -> str:

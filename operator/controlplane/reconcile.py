@@ -3,15 +3,14 @@ the pass was asked for, does not matter."""
 
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
-from controlplane import conditions, events, names, nodes, population, report
+from controlplane import conditions, events, names, nodes, population, report, trust
 from controlplane.api import KIND, InvalidDeployment, parse
 from controlplane.api.status import Status
-from controlplane.children import Desired, desired, link_secret
-from controlplane.children.config import SECRET_KEY
+from controlplane.children import Desired, desired
 from controlplane.conditions import Situation
 from controlplane.decide import Decision, decide, sizes
 from controlplane.diff import Apply, Change, Create, Delete, LabelNode, Resize, differences
@@ -137,17 +136,16 @@ def _situation(
 async def _act(target: Target, observed: Observed, decision: Decision, world: World) -> list[ApiError]:
     """Make every change, and collect what could not be done."""
     errors: list[ApiError] = []
-    if not observed.has_secret:
-        secret = link_secret(target, world.random_secret())
-        await _attempt(Create(secret, f"missing {SECRET_KEY}"), target.namespace, world.kube, errors)
+    kept = trust.keep(observed.trust, target, world.kube, random_key=world.random_secret, now=world.now())
+    await _attempt(kept, errors)
     for change in decision.changes:
-        await _attempt(change, target.namespace, world.kube, errors)
+        await _attempt(_make(change, target.namespace, world.kube), errors)
     return errors
 
 
-async def _attempt(change: Change, namespace: str, kube: Kube, errors: list[ApiError]) -> None:
+async def _attempt(work: Awaitable[None], errors: list[ApiError]) -> None:
     try:
-        await _make(change, namespace, kube)
+        await work
     except (Conflict, NotFound) as error:
         logger.info("overtaken", error=str(error))  # the event that tells of it brings the next pass
     except ApiError as error:

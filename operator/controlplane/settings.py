@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 import runtime
+from controlplane.api.fields import Duration
 
 
 class OperatorSettings(BaseModel):
@@ -40,6 +41,15 @@ class OperatorSettings(BaseModel):
         True,
         description="Ask routers which machines they know before a deployment is called ready; the operator"
         " must be able to reach their pods.",
+    )
+    link_rotation: Duration = Field(
+        "720h",
+        description="Age at which a key of a link Secret is replaced, without a restart; 0s: never.",
+    )
+    link_settling: Duration = Field(
+        "10m",
+        description="How long each step of that waits, so that all kubelets have brought the one before to"
+        " their pods; they may take two minutes.",
     )
     lease_seconds: int = Field(
         15, ge=2, le=600, description="How long after a leader's last sign of life another one takes over."

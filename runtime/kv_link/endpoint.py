@@ -22,7 +22,7 @@ from runtime.kv_link.pool import Pool
 from runtime.kv_link.prompt_side import PromptSide
 from runtime.kv_link.token_side import TokenSide
 from runtime.kv_link.transport import Faults, Limits, Place, TransportError
-from runtime.link import Connection, Handler, Hello, LinkError, Pulse, Refused, dial, host_id, secret_of
+from runtime.link import Connection, Handler, Hello, Keyring, LinkError, Pulse, Refused, dial, host_id
 
 __all__ = ["Counts", "KvEvents", "KvLink", "Listening", "TransportError"]
 
@@ -58,7 +58,7 @@ class KvLink:
         self._events = events
         self._limits = limits
         self._faults = faults
-        self._secret = secret_of(link.secret_file)
+        self._secret = Keyring(link.secret_file)
         self._pulse = Pulse(link.heartbeat_seconds, link.dead_after_seconds)
         self._hello = greeting(pool.layout, settings.transport)
         self._me = Hello("machine", name, secrets.token_hex(8), host_id(), msgspec.Raw(self.hello_body()))

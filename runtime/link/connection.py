@@ -19,6 +19,7 @@ from msgspec import Struct
 from runtime.link import handshake
 from runtime.link.frames import HEARTBEAT, FrameReader, FrameTooLarge, frame
 from runtime.link.handshake import Hello, LinkError, Refused
+from runtime.link.keyring import Keyring, keys_of
 
 FRAME_BYTES = 64 * 2**20
 UNSENT_BYTES = 64 * 2**20
@@ -177,7 +178,7 @@ async def dial(
     address: str,
     *,
     hello: Hello,
-    secret: bytes,
+    secret: Keyring | bytes,
     inbound: Any,
     handler: Handler,
     timeout: float = 5.0,
@@ -209,7 +210,7 @@ class _Calling:
     """The caller's side of the handshake; `opened` has its outcome."""
 
     def __init__(
-        self, wire: _Wire, hello: Hello, secret: bytes, opened: Callable[[Hello], Connection]
+        self, wire: _Wire, hello: Hello, secret: Keyring | bytes, opened: Callable[[Hello], Connection]
     ) -> None:
         self.opened: asyncio.Future[Connection] = asyncio.get_running_loop().create_future()
         self._wire, self._secret, self._open = wire, secret, opened
@@ -224,11 +225,14 @@ class _Calling:
     def _answered(self, payload: bytes) -> None:
         match handshake.decode(payload):
             case handshake.Answer(hello=peer, nonce=nonce, proof=given):
-                proof = partial(handshake.proof, self._secret, call=self._call, hello=peer, nonce=nonce)
-                if not handshake.proves(proof("listener"), given):
+                proof = partial(handshake.proof, call=self._call, hello=peer, nonce=nonce)
+                for key in keys_of(self._secret):
+                    if handshake.proves(proof(key, "listener"), given):
+                        break
+                else:
                     self._wire.end("the peer does not know our secret")
                     return
-                self._wire.send(handshake.encode(handshake.Proof(proof("caller"))))
+                self._wire.send(handshake.encode(handshake.Proof(proof(key, "caller"))))
                 self._wire.stage = lambda payload: self._welcomed(payload, peer)
             case handshake.Refusal(reason=reason):
                 self._wire.end(reason)
@@ -281,7 +285,7 @@ async def listen(
     address: str,
     *,
     hello: Callable[[Hello], Hello],
-    secret: bytes,
+    secret: Keyring | bytes,
     accept: Accept,
     pulse: Pulse = Pulse(),
     tls: ssl.SSLContext | None = None,
@@ -323,7 +327,7 @@ def _called(
     payload: bytes,
     *,
     hello: Callable[[Hello], Hello],
-    secret: bytes,
+    secret: Keyring | bytes,
     accept: Callable[[_Wire, Hello], None],
 ) -> None:
     call = handshake.decode(payload)
@@ -335,11 +339,11 @@ def _called(
     except Refused as refusal:
         _refuse(wire, str(refusal))
         return
-    mine, nonce = hello(call.hello), handshake.nonce()
+    mine, nonce, key = hello(call.hello), handshake.nonce(), keys_of(secret)[0]
 
     def proven(payload: bytes) -> None:
         message = handshake.decode(payload)
-        expected = handshake.proof(secret, "caller", call=call, hello=mine, nonce=nonce)
+        expected = handshake.proof(key, "caller", call=call, hello=mine, nonce=nonce)
         if not (isinstance(message, handshake.Proof) and handshake.proves(expected, message.proof)):
             _refuse(wire, "the caller does not know our secret")
             return
@@ -349,10 +353,8 @@ def _called(
             _refuse(wire, str(refusal))
 
     wire.stage = proven
-    answer = handshake.Answer(
-        mine, nonce, handshake.proof(secret, "listener", call=call, hello=mine, nonce=nonce)
-    )
-    wire.send(handshake.encode(answer))
+    shown = handshake.proof(key, "listener", call=call, hello=mine, nonce=nonce)
+    wire.send(handshake.encode(handshake.Answer(mine, nonce, shown)))
 
 
 def _refuse(wire: _Wire, reason: str) -> None:

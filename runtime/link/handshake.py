@@ -6,8 +6,9 @@
     Proof(proof)                   ->
                                    <-   Welcome()                         or  Refusal(reason)
 
-Both proofs are HMAC-SHA256 over everything said so far, under the deployment's secret and a label per
-side, so neither side can be replayed or reflected. The version is looked at before anything else.
+Both proofs are HMAC-SHA256 over everything said so far, under a key of the deployment and a label per side,
+so neither side can be replayed or reflected. The listener chooses the key, and the caller proves that it
+knows the same one (`keyring`). The version is looked at before anything else.
 """
 
 import hashlib
@@ -76,10 +77,10 @@ def nonce() -> bytes:
     return secrets.token_bytes(NONCE_BYTES)
 
 
-def proof(secret: bytes, side: str, *, call: Call, hello: Hello, nonce: bytes) -> bytes:
-    """The proof that `side` ("caller" or "listener") knows the secret in this very conversation."""
+def proof(key: bytes, side: str, *, call: Call, hello: Hello, nonce: bytes) -> bytes:
+    """The proof that `side` ("caller" or "listener") knows the key in this very conversation."""
     said = encode([side, call, hello, nonce])
-    return hmac.new(secret, said, hashlib.sha256).digest()
+    return hmac.new(key, said, hashlib.sha256).digest()
 
 
 def proves(expected: bytes, given: bytes) -> bool:
@@ -96,17 +97,6 @@ def check_call(call: Call) -> None:
         )
     if len(call.nonce) != NONCE_BYTES:
         raise Refused("the caller's nonce has the wrong length")
-
-
-def secret_of(path: Path) -> bytes:
-    """The secret in a file. Raises ValueError with a sentence if it is missing or short."""
-    try:
-        secret = path.read_bytes().strip()
-    except OSError as error:
-        raise ValueError(f"link secret {path}: {error.strerror}") from error
-    if len(secret) < 32:
-        raise ValueError(f"link secret {path}: {len(secret)} bytes; write at least 32 random ones")
-    return secret
 
 
 def host_id() -> str:

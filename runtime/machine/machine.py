@@ -23,12 +23,12 @@ from runtime.link import (
     Connection,
     Handler,
     Hello,
+    Keyring,
     Listener,
     Pulse,
     Refused,
     host_id,
     listen,
-    secret_of,
 )
 from runtime.machine.metrics import MachineMetrics
 from runtime.machine.routers import RouterConnection
@@ -73,7 +73,7 @@ class Machine:
         self._listener = await listen(
             self.settings.listen,
             hello=self._hello,
-            secret=secret_of(link.secret_file),
+            secret=Keyring(link.secret_file),
             accept=self._accept,
             pulse=Pulse(link.heartbeat_seconds, link.dead_after_seconds),
         )

@@ -10,7 +10,6 @@ access.py     accounts, the router's Role, the link Secret, network policies
 monitors.py   ServiceMonitor
 """
 
-from controlplane.children.access import link_secret
 from controlplane.children.desired import Desired, desired
 
-__all__ = ["Desired", "desired", "link_secret"]
+__all__ = ["Desired", "desired"]

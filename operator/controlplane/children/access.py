@@ -1,6 +1,7 @@
 """Who may do what: accounts, the router's right to see endpoints, the link Secret, network policies."""
 
 import base64
+from collections.abc import Sequence
 
 from controlplane import names
 from controlplane.children import config
@@ -34,11 +35,15 @@ def accounts(target: Target) -> list[Manifest]:
     ]
 
 
-def link_secret(target: Target, secret: str) -> Manifest:
-    """The Secret by which routers and machines know each other; `secret` is random, 32 letters or more."""
+def link_secret(target: Target, key: str) -> Manifest:
+    """The Secret by which routers and machines know each other; the key is random, 32 letters or more."""
     head = target.child("v1", "Secret", names.secret(target.name))
-    data = {config.SECRET_KEY: base64.b64encode(secret.encode()).decode()}
-    return head | {"type": "Opaque", "data": data}
+    return head | {"type": "Opaque", "data": secret_data([key])}
+
+
+def secret_data(keys: Sequence[str]) -> dict[str, str]:
+    """A link Secret's data: one file, so that a pod never sees half of a change; one key per line."""
+    return {config.SECRET_KEY: base64.b64encode("\n".join(keys).encode()).decode()}
 
 
 def policies(target: Target) -> list[Manifest]:

@@ -18,7 +18,7 @@ from runtime.kv_link.pool import Pool
 from runtime.kv_link.put import Put
 from runtime.kv_link.runs import Run
 from runtime.kv_link.transport import Faults, Limits
-from runtime.link import Connection, Hello, Listener, Pulse, host_id, listen, secret_of
+from runtime.link import Connection, Hello, Keyring, Listener, Pulse, host_id, listen
 from runtime.wire import Token, Transfer
 
 Way = Literal["auto", "shm", "tcp"]
@@ -135,7 +135,7 @@ class Machine:
         self._listener = await listen(
             self.address,
             hello=lambda caller: self.kv._me,
-            secret=secret_of(self._link.secret_file),
+            secret=Keyring(self._link.secret_file),
             accept=self._accept,
             pulse=Pulse(self._link.heartbeat_seconds, self._link.dead_after_seconds),
         )

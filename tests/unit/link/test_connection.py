@@ -221,12 +221,3 @@ async def test_a_listener_that_never_answers_costs_the_timeout_only() -> None:
             timeout=0.05,
         )  # fmt: skip
     server.close()
-
-
-def test_a_short_secret_is_refused_with_what_to_write(tmp_path: Path) -> None:
-    file = tmp_path / "secret"
-    file.write_bytes(b"short")
-    with pytest.raises(ValueError, match="write at least 32"):
-        handshake.secret_of(file)
-    with pytest.raises(ValueError, match="No such file"):
-        handshake.secret_of(tmp_path / "missing")
