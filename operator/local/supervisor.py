@@ -66,7 +66,7 @@ class Supervisor:
         self.watched: dict[str, Watched] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._environment = environment
-        self._told = told
+        self.told = told
         self._changed = changed
         self._wait = wait
         self._restart = restart
@@ -122,7 +122,7 @@ class Supervisor:
             watched.failures = 0 if loop.time() - watched.born > _QUIET_SECONDS else watched.failures
             delay = self._wait(watched.failures)
             self._move(watched, "waiting")
-            self._told(f"{why}; starting it again" + (f" in {delay:g} s" if delay else ""))
+            self.told(f"{why}; starting it again" + (f" in {delay:g} s" if delay else ""))
             if await self._is_stopped_within(delay):
                 break
             await self._again(watched)

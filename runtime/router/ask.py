@@ -93,7 +93,7 @@ class Reader:
             raise Problem("top_logprobs needs logprobs: true", param="top_logprobs")
         top = 0 if body.top_logprobs is UNSET else body.top_logprobs
         try:
-            text = self._tokenizer.chat_text(_messages(body.messages))
+            text = await self._tokenizer.chat_text_aside(_messages(body.messages))
         except TemplateRefusal as refusal:
             raise Problem(f"the chat template refuses these messages: {refusal}", param="messages") from None
         except ValueError as error:

@@ -158,9 +158,16 @@ def _name_infinite(raw: bytes) -> None:
     except (ValueError, RecursionError):
         return
     for name, value in body.items() if isinstance(body, dict) else ():
-        if isinstance(value, float) and not math.isfinite(value):
-            message = f"{name} must be a finite number; JSON has no NaN or Infinity"
+        if _holds_infinite(value):
+            message = f"{name} must hold finite numbers; JSON has no NaN or Infinity"
             raise Problem(message, param=name, reason="invalid_value")
+
+
+def _holds_infinite(value: Any) -> bool:
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return any(map(_holds_infinite, inner))
 
 
 def _check_foreign(name: str, value: Any, *, known: Mapping[str, object]) -> None:

@@ -10,6 +10,7 @@ from runtime.tokenizer.detokenizer import Detokenizer, vocabulary_of
 from runtime.tokenizer.template import ChatTemplate
 
 LONG_TEXT = 32 * 1024
+LONG_CHAT = 200
 
 
 class Tokenizer:
@@ -48,6 +49,12 @@ class Tokenizer:
             return self.encode(text, special=special)
         batch = await asyncio.to_thread(self._encoder.encode_batch, [text], add_special_tokens=special)
         return list(batch[0].ids)
+
+    async def chat_text_aside(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """`chat_text` without holding up the loop: a long conversation goes to a thread."""
+        if len(messages) < LONG_CHAT:
+            return self.chat_text(messages)
+        return await asyncio.to_thread(self.chat_text, messages)
 
     def chat_text(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """The prompt text of a conversation; encode it with special=False, for templates bring their own.

@@ -17,8 +17,10 @@ if TYPE_CHECKING:  # a stand-in that serves starts without them, in a tenth of t
 def serve(address: str, gate: Path | None) -> None:
     class Ready(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(503 if gate and gate.exists() else 200)
+            closed = gate is not None and gate.exists()
+            self.send_response(503 if closed else 200)
             self.end_headers()
+            self.wfile.write(b"the gate is closed\n" if closed else b"ready\n")
 
         def log_message(self, format: str, *arguments: object) -> None:  # noqa: A002 - the base class's name
             pass

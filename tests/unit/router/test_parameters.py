@@ -120,8 +120,13 @@ def test_numbers_that_json_does_not_have_are_named(name: str, number: float) -> 
     assert "NaN or Infinity" in found.message
 
 
+def test_a_number_that_json_does_not_have_is_found_inside_a_parameter() -> None:
+    found = problem(logit_bias={"5": float("nan")})
+    assert found.param == "logit_bias"
+
+
 def test_a_number_beyond_all_floats_is_named() -> None:
-    with pytest.raises(Problem, match="temperature must be a finite number"):
+    with pytest.raises(Problem, match="temperature must hold finite numbers"):
         read_body(b'{"model": "m", "prompt": "x", "temperature": 1e999}', CompletionBody)
 
 
