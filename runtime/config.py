@@ -82,6 +82,7 @@ class MachineSettings(_Settings):
     sequences: int = Field(64, gt=0)
     context_tokens: int = Field(0, ge=0, description="0: what the model allows")
     degraded_mode: DegradedMode = "fail"
+    drain_seconds: float = Field(30.0, gt=0, description="at most, for what runs when told to stop")
     cache_dir: Path | None = None
 
 
@@ -112,5 +113,6 @@ class RouterSettings(_Settings):
     request_timeout_seconds: float = Field(600.0, gt=0)
     wait_for_machines_seconds: float = Field(10.0, ge=0)
     restarts: int = Field(2, ge=0)
+    drain_seconds: float = Field(30.0, gt=0, description="at most, for what runs when told to stop")
     max_body_bytes: int = Field(8 * 2**20, gt=0)
     stream_credit_tokens: int = Field(256, gt=0)

@@ -16,6 +16,7 @@ from rich.table import Table
 from local.rundir import ProgramRecord, Record, RunFailed, home, running
 
 _DOWN_SECONDS = 30.0
+"""Beyond the time that running answers are given."""
 _FOLLOW_SECONDS = 0.2
 
 
@@ -99,6 +100,7 @@ def _lines(log: Path) -> Iterator[str | None]:
 def down(deployment: str | None, *, console: Console) -> None:
     """End a running deployment and wait until it is gone. Raises RunFailed if it is not within the time."""
     record = chosen(deployment)
+    seconds = _DOWN_SECONDS + record.drain_seconds
     try:
         descriptor = os.pidfd_open(record.supervisor.pid)
     except ProcessLookupError:
@@ -106,12 +108,12 @@ def down(deployment: str | None, *, console: Console) -> None:
     try:
         record.supervisor.send(signal.SIGTERM)
         with console.status(f"ending {record.deployment}"):
-            gone, _, _ = select.select([descriptor], [], [], _DOWN_SECONDS)
+            gone, _, _ = select.select([descriptor], [], [], seconds)
     finally:
         os.close(descriptor)
     if not gone:
         raise RunFailed(
-            f"{record.deployment} (process {record.supervisor.pid}) has not ended after {_DOWN_SECONDS:g}"
+            f"{record.deployment} (process {record.supervisor.pid}) has not ended after {seconds:g}"
             f" seconds; its logs are in {home() / record.deployment}"
         )
     console.print(f"{record.deployment} is down")

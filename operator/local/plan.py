@@ -105,6 +105,7 @@ def plan(
         request_timeout_seconds=seconds(spec.request_timeout),
         wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
         restarts=spec.scheduling.restarts,
+        drain_seconds=spec.drain_seconds,
     )
     run_machine = environment.command if spec.engine.name == "vllm" else _command
     programs = [
@@ -153,6 +154,7 @@ def _machine(
         sequences=spec.scheduling.sequences,
         context_tokens=spec.engine.context_tokens,
         degraded_mode=spec.degraded_mode,
+        drain_seconds=spec.drain_seconds,
     )
 
 

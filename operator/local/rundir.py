@@ -57,6 +57,7 @@ class Record(BaseModel):
     endpoint: str
     pid: int
     started: int
+    drain_seconds: float = 0.0
     programs: tuple[ProgramRecord, ...] = ()
 
     @property

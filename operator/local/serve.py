@@ -8,19 +8,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
 from rich.console import Console
 from rich.markup import escape
 
 from controlplane.api import SplitwiseDeployment
 from local.child import start_time
+from local.health import ask_all, asking, end_those_that_hang
 from local.plan import HOST, ONE_THREAD, Plan, check, free_port, plan
 from local.rundir import ProgramRecord, Record, RunFailed, is_owned, owned, write_record, write_secret
 from local.supervisor import Supervisor, Watched
 from local.wish import Ended, Wish, first
 
-ROUTER_GRACE = 10.0
-MACHINE_GRACE = 5.0
+END_GRACE = 5.0
+"""To close what is left; the router has the deployment's drain before that."""
 VLLM_PATIENCE = 3.0
 """A vLLM machine may take so many times as long to get ready."""
 _POLL_SECONDS = 0.1
@@ -48,8 +48,9 @@ class Running:
     supervisor: Supervisor
 
     async def until_ended(self, wish: Wish) -> None:
-        """Returns when the user wishes for the end. Raises RunFailed if a program ended for good."""
-        await first(wish.to_end.wait(), _done(self.supervisor.failure))
+        """Returns when the user wishes for the end; programs that hang are ended, to be started again.
+        Raises RunFailed if a program ended for good."""
+        await first(wish.to_end.wait(), _done(self.supervisor.failure), end_those_that_hang(self.supervisor))
         if self.supervisor.failure.done():
             raise RunFailed(self.supervisor.failure.result())
 
@@ -108,7 +109,7 @@ async def running(
             supervisor.settle()
             yield Running(endpoint, folder, supervisor)
         finally:
-            await _end(supervisor, wish)
+            await _end(supervisor, wish, drain=deployment.spec.drain_seconds)
 
 
 async def _ready(supervisor: Supervisor, *, deadline: float, console: Console, wish: Wish) -> None:
@@ -135,31 +136,22 @@ async def _ready(supervisor: Supervisor, *, deadline: float, console: Console, w
 async def _poll_all(supervisor: Supervisor, note: Callable[[str], None]) -> None:
     """Until every program says that it is ready; the router does once it can use its machines."""
     waiting = {name: each.program.observe for name, each in supervisor.watched.items()}
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=5.0)) as session:
+    async with asking(5.0) as session:
         while True:
-            answers = await asyncio.gather(*(_answer(session, address) for address in waiting.values()))
-            waiting = {
-                name: waiting[name] for name, fine in zip(list(waiting), answers, strict=True) if not fine
-            }
+            answers = await ask_all(session, waiting, "/readyz")
+            waiting = {name: address for name, address in waiting.items() if not answers[name].fine}
             if not waiting:
                 return
-            note("waiting for " + ", ".join(waiting))
+            words = ((name, answers[name].words) for name in waiting)
+            note("waiting for " + ", ".join(f"{name} ({said})" if said else name for name, said in words))
             await asyncio.sleep(_POLL_SECONDS)
-
-
-async def _answer(session: aiohttp.ClientSession, address: str) -> bool:
-    try:
-        async with session.get(f"http://{address}/readyz") as response:
-            return response.status == 200
-    except (aiohttp.ClientError, TimeoutError):
-        return False
 
 
 async def _done(future: asyncio.Future[str]) -> None:
     await asyncio.wait({future})
 
 
-async def _end(supervisor: Supervisor, wish: Wish) -> None:
+async def _end(supervisor: Supervisor, wish: Wish, *, drain: float) -> None:
     """The router first, so that machines serve what it still drains; a second wish ends all at once."""
 
     async def insist() -> None:
@@ -168,8 +160,8 @@ async def _end(supervisor: Supervisor, wish: Wish) -> None:
 
     insisting = asyncio.create_task(insist())
     try:
-        await supervisor.stop("router", grace=ROUTER_GRACE)
-        await supervisor.stop(grace=MACHINE_GRACE)
+        await supervisor.stop("router", grace=drain + END_GRACE)
+        await supervisor.stop(grace=END_GRACE)
     finally:
         supervisor.kill()
         insisting.cancel()
@@ -188,6 +180,7 @@ def _record(deployment: SplitwiseDeployment, endpoint: str, supervisor: Supervis
         endpoint=endpoint,
         pid=os.getpid(),
         started=start_time(os.getpid()),
+        drain_seconds=deployment.spec.drain_seconds,
         programs=tuple(_program_record(watched) for watched in supervisor.watched.values()),
     )
 

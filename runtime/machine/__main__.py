@@ -1,7 +1,7 @@
 """`python -m runtime.machine --config FILE`: run one machine until SIGTERM or SIGINT.
 
-The first signal drains (nothing new, finish what runs), the second ends at once. Exit status 2: settings
-or weights that cannot be used; 3: the engine failed beyond repair.
+The first signal drains (nothing new, finish what runs within `drain_seconds`), the second ends at once. Exit
+status 2: settings or weights that cannot be used; 3: the engine failed beyond repair.
 """
 
 import argparse
@@ -17,7 +17,6 @@ from runtime.machine.engines import open_engine
 from runtime.machine.machine import Machine
 from runtime.machine.observe import observe
 
-DRAIN_SECONDS = 30.0
 logger = log.logger("machine")
 
 
@@ -52,7 +51,7 @@ async def _serve(settings: MachineSettings) -> int:
     logger.info("ready", address=address, model=engine.info.model, kv_blocks=pool.layout.blocks)
     await program.first_of(came.get(), asyncio.shield(machine.broken))
     if not machine.broken.done():
-        await program.first_of(came.get(), machine.drain(DRAIN_SECONDS))
+        await program.first_of(came.get(), machine.drain(settings.drain_seconds))
     if runner:
         await runner.cleanup()
     await machine.close()

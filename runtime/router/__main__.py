@@ -1,7 +1,7 @@
 """`python -m runtime.router --config FILE`: serve the OpenAI API until SIGTERM or SIGINT.
 
-The first signal ends gracefully: no new connections, running answers finish within a limit. The second
-ends at once. Exit status 2: settings, secret or tokenizer that cannot be used, or an address in use.
+The first signal ends gracefully: no new connections, running answers finish within `drain_seconds`. The
+second ends at once. Exit status 2: settings, secret or tokenizer that cannot be used, or an address in use.
 """
 
 import argparse
@@ -20,7 +20,6 @@ from runtime.router.app import App
 from runtime.router.router import Router
 from runtime.tokenizer import load
 
-GRACE_SECONDS = 30.0
 logger = log.logger("router")
 
 
@@ -42,7 +41,7 @@ async def _serve(settings: RouterSettings) -> int:
     logging.getLogger("aiohttp.server").disabled = True  # it quotes what clients sent, keys and prompts too
     router = Router(settings, await asyncio.to_thread(load, settings.model.path))
     machines = asyncio.create_task(router.run(), name="machines")
-    runner = web.ServerRunner(App(router).server(), shutdown_timeout=GRACE_SECONDS)
+    runner = web.ServerRunner(App(router).server(), shutdown_timeout=settings.drain_seconds)
     await runner.setup()
     try:
         await program.serve_http(runner, settings.listen)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-from controlplane.api.fields import Duration, Part, Rule
+from controlplane.api.fields import Duration, Int, Part, Rule
 from controlplane.api.model import Engine, Model
 from controlplane.api.pools import Gpu, Pool, Pools, PowerCap
 from controlplane.api.service import DegradedMode, KvTransfer, Router, Scheduling, Slo
@@ -87,6 +87,13 @@ class Spec(Part):
     router: Router = Field(Router(), description="The OpenAI-compatible front.")
     slo: Slo | None = Field(None, description="The latencies that were promised; left out: none is watched.")
     request_timeout: Duration = Field("600s", description="The longest a request may take.")
+    drain_seconds: Int = Field(
+        30,
+        ge=1,
+        le=3600,
+        description="How long a machine or router that is to stop finishes what it has begun. What a machine"
+        " cannot finish by then starts again on another one. A change replaces all pods.",
+    )
 
     rules: ClassVar = (
         Rule(

@@ -71,6 +71,7 @@ def machine(target: Target, role: Role, weights: Weights) -> MachineSettings:
         sequences=spec.scheduling.sequences,
         context_tokens=spec.engine.context_tokens,
         degraded_mode=spec.degraded_mode,
+        drain_seconds=spec.drain_seconds,
         cache_dir=Path(CACHE),
     )
 
@@ -86,6 +87,7 @@ def router(target: Target, weights: Weights) -> RouterSettings:
         request_timeout_seconds=seconds(spec.request_timeout),
         wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
         restarts=spec.scheduling.restarts,
+        drain_seconds=spec.drain_seconds,
         endpoint_slices=SliceSettings(
             namespace=target.namespace,
             selector=names.text({names.DEPLOYMENT: target.name, names.MANAGED_BY: names.MANAGER}),

@@ -12,6 +12,8 @@ CONFIG_FOLDER = "/etc/splitwise/config"
 USER = 65532
 LEAVE_SECONDS = 5
 """After the decision to stop a pod and before it is told: routers hear of it first (DRAIN-3)."""
+END_SECONDS = 15
+"""To close what is left after the drain."""
 
 
 def security() -> Manifest:
@@ -74,6 +76,11 @@ def probe(path: str, port: str, *, period: int, failures: int) -> Manifest:
 def leave() -> Manifest:
     """A short pause before SIGTERM, in which routers stop choosing the pod."""
     return {"preStop": {"sleep": {"seconds": LEAVE_SECONDS}}}
+
+
+def grace_seconds(target: Target) -> int:
+    """Longer than a pod drains: the pause before it is told, the drain, and a margin."""
+    return LEAVE_SECONDS + target.deployment.spec.drain_seconds + END_SECONDS
 
 
 def pull_secrets(target: Target) -> list[Manifest]:

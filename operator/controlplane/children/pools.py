@@ -5,11 +5,9 @@ revision together (`rollout.py`). What must not restart machines, such as a powe
 template.
 """
 
-import math
 from dataclasses import dataclass
 
 from controlplane import names
-from controlplane.api import seconds
 from controlplane.api.pools import Pool, PowerCap
 from controlplane.children import config, placement, pods
 from controlplane.children.model import Weights
@@ -19,8 +17,6 @@ from controlplane.target import Target
 from runtime.config import Role
 
 FILE = "machine.json"
-DRAIN_SECONDS = 30
-"""How long a machine takes at most to finish what runs once it is told to stop (`runtime.machine`)."""
 LOAD_SECONDS = 3600
 
 
@@ -79,7 +75,7 @@ def _pod(target: Target, role: Role, weights: Weights, *, config_name: str) -> M
             "serviceAccountName": names.machine(target.name),
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": grace_seconds(target),
+            "terminationGracePeriodSeconds": pods.grace_seconds(target),
             "securityContext": pods.pod_security(),
             "affinity": placement.affinity(target, pool.gpu),
             "tolerations": placement.tolerations(pool),
@@ -94,12 +90,6 @@ def _pod(target: Target, role: Role, weights: Weights, *, config_name: str) -> M
     whole["spec"] = {key: value for key, value in whole["spec"].items() if value != []}
     result: Manifest = merged(merged(whole, pool.pod_template), {"metadata": whole["metadata"]})
     return result
-
-
-def grace_seconds(target: Target) -> int:
-    """Longer than a machine drains: the pause before it is told, the drain, and a margin."""
-    longest = min(math.ceil(seconds(target.deployment.spec.request_timeout)), DRAIN_SECONDS)
-    return pods.LEAVE_SECONDS + longest + 10
 
 
 def _container(target: Target, pool: Pool, weights: Weights) -> Manifest:

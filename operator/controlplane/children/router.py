@@ -8,7 +8,6 @@ from controlplane.names import Manifest
 from controlplane.target import Target
 
 FILE = "router.json"
-GRACE_MARGIN_SECONDS = 15
 
 
 def settings_map(target: Target, weights: Weights) -> Manifest:
@@ -29,7 +28,7 @@ def deployment(target: Target, weights: Weights, settings: Manifest) -> Manifest
         "spec": {
             "serviceAccountName": names.router(target.name),
             "enableServiceLinks": False,
-            "terminationGracePeriodSeconds": pods.LEAVE_SECONDS + 30 + GRACE_MARGIN_SECONDS,
+            "terminationGracePeriodSeconds": pods.grace_seconds(target),
             "securityContext": pods.pod_security(),
             "topologySpreadConstraints": [_spread(target)],
             "imagePullSecrets": pods.pull_secrets(target),

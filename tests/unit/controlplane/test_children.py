@@ -3,6 +3,7 @@
 Write the golden files anew with SPLITWISE_GOLDEN=write.
 """
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -139,10 +140,18 @@ def test_every_pod_is_restricted() -> None:
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
-def test_grace_covers_pause_and_drain() -> None:
-    pod = workloads()["token"].stateful_set["spec"]["template"]["spec"]
-    pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] >= pause + 30
+@pytest.mark.parametrize("seconds", [None, 1, 3600])
+def test_grace_covers_pause_and_drain_which_every_program_is_told(seconds: int | None) -> None:
+    spec = {} if seconds is None else {"drainSeconds": seconds}
+    wanted = seconds or 30
+    pods = [*by_name("StatefulSet", **spec).values(), *by_name("Deployment", **spec).values()]
+    assert len(pods) == 3
+    for pod in (each["spec"]["template"]["spec"] for each in pods):
+        pause = pod["containers"][0]["lifecycle"]["preStop"]["sleep"]["seconds"]
+        assert wanted + pause < pod["terminationGracePeriodSeconds"] <= wanted + pause + 30
+    files = [item["data"].items() for item in by_name("ConfigMap", **spec).values()]
+    told = [json.loads(text)["drain_seconds"] for each in files for _, text in each]
+    assert told == [wanted] * 3
 
 
 def test_no_machine_is_made_for_a_transport_that_is_not_there() -> None:

@@ -69,6 +69,7 @@ def test_everything_written_reaches_the_settings() -> None:
         scheduling={"promptBatchTokens": 999, "sequences": 7, "waitForMachines": "3s", "restarts": 5},
         degradedMode="recompute",
         requestTimeout="2m",
+        drainSeconds=7,
     )
     prompt = machine(made, "prompt-0")
     assert prompt.model.name == "big"
@@ -84,6 +85,7 @@ def test_everything_written_reaches_the_settings() -> None:
     assert router(made).request_timeout_seconds == 120.0
     assert router(made).wait_for_machines_seconds == 3.0
     assert router(made).restarts == 5
+    assert prompt.drain_seconds == router(made).drain_seconds == 7
     assert router(made).listen == "127.0.0.1:8000"
     assert prompt.link == router(made).link
     assert prompt.link.secret_file == RUN / "secret"
