@@ -6,6 +6,7 @@ file is wrong; 130 interrupted.
 
 import argparse
 import asyncio
+import math
 import sys
 from pathlib import Path
 
@@ -35,7 +36,11 @@ def parser() -> argparse.ArgumentParser:
         "--no-restart", action="store_true", help="end when a machine ends, instead of starting it again"
     )
     up.add_argument(
-        "--deadline", type=float, default=120.0, metavar="SECONDS", help="how long it may take to get ready"
+        "--deadline",
+        type=_seconds,
+        default=120.0,
+        metavar="SECONDS",
+        help="how long it may take to get ready",
     )
 
     commands.add_parser("ps", help="what runs on this computer")
@@ -69,6 +74,13 @@ def parser() -> argparse.ArgumentParser:
     commands.add_parser("demo", help="show on this computer that split answers equal unsplit ones")
 
     return top
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: write a number of seconds above 0")
+    return seconds
 
 
 def _deployment(command: argparse.ArgumentParser) -> None:

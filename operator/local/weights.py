@@ -53,11 +53,16 @@ def packaged(distribution: str) -> Path:
 def prepared(path: Path, console: Console, *, engine: EngineName = "reference") -> Path:
     """Do once, with progress, what every machine needs of these weights, so that they start in moments.
 
-    Raises RunFailed for weights that the engine cannot serve.
+    Raises RunFailed for weights that the engine cannot serve, or a tokenizer that the router cannot use.
     """
     from runtime.engine.reference.checkpoint import prepare
     from runtime.engine.vllm.convert import converted
+    from runtime.tokenizer import load
 
+    try:
+        load(path)
+    except ValueError as error:
+        raise RunFailed(str(error)) from None
     if engine == "vllm" and path.suffix != ".gguf":
         return path  # vLLM loads a folder as it is
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from runtime.engine import EngineInfo, EngineLimits, Failed, News, Reserved, Sampled, Work
 from runtime.engine.reference import blas, checkpoint, puts, requests
+from runtime.engine.reference.architecture import UnusableModel
 from runtime.engine.reference.blocks import Blocks
 from runtime.engine.reference.kv import KvCache
 from runtime.engine.reference.model import Model, Segment
@@ -54,7 +55,12 @@ class ReferenceEngine:
     def __init__(self, name: str, weights: Weights, pool: PoolMemory, options: EngineOptions) -> None:
         layout, shape = pool.layout, weights.architecture
         checkpoint.check_layout(layout, weights)
-        self._context = min(shape.context_tokens, options.context_tokens or shape.context_tokens)
+        if options.context_tokens > shape.context_tokens:
+            raise UnusableModel(
+                f"a context of {options.context_tokens} tokens is asked for, and the model has "
+                f"{shape.context_tokens}: lower engine.contextTokens or leave it out"
+            )
+        self._context = options.context_tokens or shape.context_tokens
         self._room = layout.blocks * layout.block_tokens
         self.info = EngineInfo(
             model=name,

@@ -73,9 +73,7 @@ class GgufFile:
         try:
             return gguf.GGUFReader(self.path)
         except (OSError, ValueError, IndexError, KeyError) as error:
-            raise UnusableModel(
-                f"{self.path}: not a GGUF file, or cut short; fetch it again ({error})"
-            ) from error
+            raise UnusableModel(f"{self.path}: not a GGUF file, or cut short; fetch it again") from error
 
     @cached_property
     def _family(self) -> str:

@@ -25,6 +25,8 @@ class HuggingFaceFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if not (folder / "config.json").exists():
+            raise UnusableModel(f"{folder}: no config.json in it; give a Hugging Face folder or a GGUF file")
         self._config = _json(folder / "config.json")
         try:
             self.architecture = _architecture(self._config, _generation_config(folder))
@@ -125,7 +127,7 @@ def _architecture(config: dict[str, Any], generation: dict[str, Any]) -> Archite
 
 
 def _family(config: dict[str, Any]) -> str:
-    names = config.get("architectures") or [str(config.get("model_type", "none"))]
+    names = config.get("architectures") or [str(config.get("model_type") or "(config.json names none)")]
     for name in names:
         if name in _FAMILIES:
             return _FAMILIES[name]

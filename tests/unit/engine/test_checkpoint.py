@@ -207,6 +207,7 @@ def test_end_tokens(model: Path, cache: Path, generation: dict[str, Any], expect
     [
         ({"architectures": ["MistralForCausalLM"]}, "architecture MistralForCausalLM: the reference engine"),
         ({"architectures": None, "model_type": "gpt2"}, "architecture gpt2"),
+        ({"architectures": None, "model_type": None}, "names none"),
         ({"rope_scaling": {"rope_type": "yarn"}}, "rope scaling yarn"),
         ({"rope_scaling": {"type": "linear"}}, "rope scaling linear"),
         ({"rope_scaling": {"rope_type": "llama3"}}, "factor is missing"),
@@ -241,7 +242,7 @@ def cut(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("config.json", Path.unlink, "config.json: No such file"),
+        ("config.json", Path.unlink, "no config.json in it"),
         ("config.json", cut, "config.json: not JSON"),
         ("config.json", lambda path: path.write_text("[]"), "config.json: not a JSON object"),
         ("model.safetensors", Path.unlink, "neither model.safetensors"),

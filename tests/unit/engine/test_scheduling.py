@@ -7,6 +7,7 @@ import pytest
 
 from reference_engines import CopyingPut, Rig, rig, work
 from runtime.engine import Reserved, Sampled
+from runtime.engine.reference.architecture import UnusableModel
 from runtime.errors import InvalidRequest
 from runtime.wire import Token
 
@@ -72,6 +73,11 @@ def test_a_full_context_is_length(llama: Path, cache_dir: Path, context: dict[st
     assert len(machine.tokens("a")) == 10
     assert machine.end("a") == "length"
     assert machine.used == 0
+
+
+def test_more_context_than_the_model_has_is_refused(llama: Path, cache_dir: Path) -> None:
+    with pytest.raises(UnusableModel, match="100000 tokens is asked for, and the model has 8192"):
+        rig(llama, cache_dir, context_tokens=100_000)
 
 
 def test_a_small_prompt_machine_does_not_end_what_a_token_machine_can_go_on_with(

