@@ -16,6 +16,7 @@ from controlplane.gpus import PROFILED
 from controlplane.observe import Observed
 from controlplane.population import PoolCount, RouterCount
 from controlplane.routers import RouterReport
+from controlplane.shortfall import shortfalls
 from controlplane.target import Target
 from runtime.config import Role
 
@@ -45,6 +46,7 @@ class Reason(StrEnum):
     PAIR_USABLE = "PairUsable"
     NO_USABLE_PAIR = "NoUsablePair"
     NOTHING_LOST = "NothingLost"
+    NOT_IN_THIS_RELEASE = "NotInThisRelease"
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,21 @@ def _power_cap(situation: Situation) -> Finding | None:
     return _said("PowerCapApplied", False, Reason.AGENT_NOT_INSTALLED, text)
 
 
+def _spec_in_force(situation: Situation) -> Finding | None:
+    lacking = shortfalls(situation.target.deployment.spec)
+    if not lacking:
+        return None
+    text = "this release does not do all that is asked for: " + "; ".join(lacking)
+    return _said("SpecInForce", False, Reason.NOT_IN_THIS_RELEASE, text)
+
+
+def _slo_met(situation: Situation) -> Finding | None:
+    if situation.target.deployment.spec.slo is None:
+        return None
+    text = "this release does not compare latencies with slo; the routers' metrics have them"
+    return Finding("SLOMet", "Unknown", Reason.NOT_IN_THIS_RELEASE, text)
+
+
 def _scaling(situation: Situation) -> Finding | None:
     target = situation.target
     external = [role for role, pool in target.pools.items() if pool.scaling.owner == "external"]
@@ -209,7 +226,7 @@ def _progressing(situation: Situation) -> Finding:
 
 
 def _degraded(situation: Situation) -> Finding:
-    for check in (_power_cap, _kv_transport, _scaling):
+    for check in (_power_cap, _kv_transport, _scaling, _spec_in_force):
         finding = check(situation)
         if finding and finding.status == "False":
             return _said("Degraded", True, finding.reason, finding.message)
@@ -223,6 +240,8 @@ _CHECKS: tuple[Callable[[Situation], Finding | None], ...] = (
     _router,
     _kv_transport,
     _power_cap,
+    _spec_in_force,
+    _slo_met,
     _scaling,
     _available,
     _progressing,

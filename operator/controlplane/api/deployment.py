@@ -85,7 +85,9 @@ class Spec(Part):
         " do all of it (mixed), or let the token machine compute the prompt again (recompute).",
     )
     router: Router = Field(Router(), description="The OpenAI-compatible front.")
-    slo: Slo | None = Field(None, description="The latencies that were promised; left out: none is watched.")
+    slo: Slo | None = Field(
+        None, description="The latencies that were promised. Not watched by this release."
+    )
     request_timeout: Duration = Field("600s", description="The longest a request may take.")
     drain_seconds: Int = Field(
         30,

@@ -74,7 +74,11 @@ class Pool(Part):
     gpu: Gpu | None = Field(None, description="GPUs of each machine. Left out, and no design set: none.")
     power_cap: PowerCap | None = Field(None, description="Limit on the power of each GPU.")
     tensor_parallel: Int | None = Field(
-        None, ge=1, le=64, description="GPUs that share each layer. Left out: all GPUs of the machine."
+        None,
+        ge=1,
+        le=64,
+        description="GPUs that share each layer. Left out: all GPUs of the machine. This release computes on"
+        " one.",
     )
     kv_cache: KvCache = Field(KvCache(), description="The KV-cache of each machine.")
     pod_template: PodTemplate = Field({}, description="Fields of the pod to add or override.")

@@ -65,7 +65,9 @@ class Scheduling(Part):
 
     prompt_batch_tokens: Int = Field(2048, ge=1, description="Most prompt tokens in one batch.")
     sequences: Int = Field(64, ge=1, le=4096, description="Most requests a machine works on at once.")
-    mixed_pool: MixedPool = Field(MixedPool(), description="Borrowing machines between the pools.")
+    mixed_pool: MixedPool = Field(
+        MixedPool(), description="Borrowing machines between the pools. Not done by this release."
+    )
     wait_for_machines: Duration = Field(
         "10s", description="How long a request waits for a machine before it is refused."
     )
@@ -109,7 +111,7 @@ class Slo(Part):
 
     ttft: Percentiles = Field(_limits("2x", "3x", "6x"), description="Time to first token.")
     tbt: Percentiles = Field(_limits("1.25x", "1.5x", "5x"), description="Time between tokens.")
-    e2e: Percentiles = Field(_limits("1.25x", "1.5x", "5x"), description="End to end.")
+    e2e: Percentiles = Field(_limits("1.25x", "1.5x", "5x"), alias="e2e", description="End to end.")
     reference: Annotated[str, Field(max_length=200)] = Field(
         "", description='Profile that slowdowns such as "2x" are measured against; empty for a lone DGX-A100.'
     )
