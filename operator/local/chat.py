@@ -54,8 +54,12 @@ async def _turn(
                     text = choice["delta"].get("content") or ""
                     answer += text
                     console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
-    except (aiohttp.ClientError, TimeoutError) as error:
-        raise RunFailed(f"{endpoint} does not answer: {error or 'no word in time'}") from None
+    except aiohttp.ClientConnectorError as error:
+        raise RunFailed(f"{endpoint} cannot be reached: {error.os_error.strerror}; is it still up?") from None
+    except TimeoutError:
+        raise RunFailed(f"{endpoint} has said nothing for {_QUIET_SECONDS:g} s") from None
+    except aiohttp.ClientError:
+        raise RunFailed(f"{endpoint} broke off in mid-answer; ask again, or see: splitwise logs") from None
     console.print()
     return answer
 

@@ -1,5 +1,6 @@
 """A deployment into settings files and programs: what `up` is going to run. Touches nothing."""
 
+import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -8,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from controlplane.api import InvalidDeployment, SplitwiseDeployment, seconds, size_bytes
+from controlplane.api import InvalidDeployment, Pool, SplitwiseDeployment, seconds, size_bytes
 from local.child import Program
 from runtime.config import (
     KvSettings,
@@ -59,6 +60,10 @@ def check(deployment: SplitwiseDeployment) -> None:
     if spec.kv_transfer.require_rdma:
         advice = "local processes have no RDMA; remove it"
         problems.append(("spec.kvTransfer.requireRDMA", "true", advice))
+    wanted = sum(pool.replicas * _kv_bytes(pool) for pool in spec.effective_pools().values())
+    if wanted > (here := memory_bytes()):
+        advice = f"the KV-caches want {wanted / 2**30:.1f} GiB together; this computer has {here / 2**30:.1f}"
+        problems.append(("spec.pools", "", advice))
     if problems:
         raise InvalidDeployment(problems, f"{deployment.metadata.name} as local processes")
 
@@ -118,6 +123,15 @@ def plan(
     return Plan(settings, tuple(programs))
 
 
+def memory_bytes() -> int:
+    """The memory of this computer."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _kv_bytes(pool: Pool) -> int:
+    return size_bytes(pool.kv_cache.memory or "512Mi")
+
+
 def _machine(
     deployment: SplitwiseDeployment,
     role: Role,
@@ -130,7 +144,6 @@ def _machine(
 ) -> MachineSettings:
     spec = deployment.spec
     name = f"{role}-{index}"
-    memory = spec.effective_pools()[role].kv_cache.memory
     return MachineSettings(
         name=name,
         role=role,
@@ -141,7 +154,7 @@ def _machine(
         model=model,
         link=link,
         kv=KvSettings(
-            memory_bytes=size_bytes(memory or "512Mi"),
+            memory_bytes=_kv_bytes(spec.effective_pools()[role]),
             block_tokens=spec.engine.kv_block_tokens,
         ),
         transfer=TransferSettings.model_validate(

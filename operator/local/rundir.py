@@ -28,6 +28,13 @@ class RunFailed(Exception):
     """The deployment cannot run here; the message says why and what to do."""
 
 
+class AlreadyUp(RunFailed):
+    """Another process serves a deployment of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name} is already up: splitwise down {name} ends it; or change metadata.name")
+
+
 class ProgramRecord(BaseModel):
     """What is known of one program."""
 
@@ -111,9 +118,7 @@ def _locked(path: Path, name: str) -> Iterator[None]:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise RunFailed(
-                    f"{name} is already up; end it with `splitwise down {name}`, or change metadata.name"
-                ) from None
+                raise AlreadyUp(name) from None
             if _is_at(path, lock.fileno()):
                 try:
                     yield

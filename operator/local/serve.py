@@ -15,7 +15,16 @@ from controlplane.api import SplitwiseDeployment
 from local.child import start_time
 from local.health import ask_all, asking, end_those_that_hang
 from local.plan import HOST, ONE_THREAD, Plan, check, free_port, plan
-from local.rundir import ProgramRecord, Record, RunFailed, is_owned, owned, write_record, write_secret
+from local.rundir import (
+    AlreadyUp,
+    ProgramRecord,
+    Record,
+    RunFailed,
+    is_owned,
+    owned,
+    write_record,
+    write_secret,
+)
 from local.supervisor import Supervisor, Watched
 from local.wish import Ended, Wish, first
 
@@ -76,7 +85,7 @@ def refuse_early(deployment: SplitwiseDeployment, options: Options) -> None:
     check(deployment)
     name = deployment.metadata.name
     if is_owned(name):
-        raise RunFailed(f"{name} is already up; end it with: splitwise down {name}")
+        raise AlreadyUp(name)
     port_of(deployment, options)
 
 

@@ -1,6 +1,6 @@
 """A document into a SplitwiseDeployment, or one error that names every problem and what to write instead."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, get_args
@@ -41,7 +41,7 @@ def parse(document: Any, *, source: str = "") -> SplitwiseDeployment:
 def read(path: Path) -> SplitwiseDeployment:
     """The one SplitwiseDeployment in a YAML file. Raises InvalidDeployment."""
     try:
-        documents = [each for each in yaml.safe_load_all(path.read_text()) if each is not None]
+        documents = [each for each in yaml.load_all(path.read_text(), _OneOfEach) if each is not None]
     except OSError as error:
         raise InvalidDeployment([("the file", "", error.strerror or str(error))], str(path)) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -51,6 +51,20 @@ def read(path: Path) -> SplitwiseDeployment:
         advice = f"holds {len(ours)} objects of kind {KIND}; leave one in the file"
         raise InvalidDeployment([("the file", "", advice)], str(path))
     return parse((ours or documents or [None])[0], source=str(path))
+
+
+class _OneOfEach(yaml.SafeLoader):
+    """YAML in which a key written twice is a mistake, where others let the last one win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if str(key.value) in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"{key.value} is written twice", problem_mark=key.start_mark
+                )
+            seen.add(str(key.value))
+        return super().construct_mapping(node, deep)
 
 
 def _problems(detail: ErrorDetails, document: Any) -> Iterator[tuple[str, str, str]]:

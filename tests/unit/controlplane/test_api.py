@@ -212,6 +212,8 @@ def test_a_file_is_read_and_named_in_errors(tmp_path: Path) -> None:
     path = tmp_path / "broken.yaml"
     for text, message in [
         ("a: [", "not YAML"),
+        ("? [a, b]\n: 1\n", "not YAML"),
+        ("a: 1\nb: {c: 1, c: 2}\n", "c is written twice"),
         ("", "the document"),
         ("kind: SplitwiseDeployment\n---\nkind: SplitwiseDeployment\n", "holds 2 objects"),
     ]:

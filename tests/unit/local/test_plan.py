@@ -112,6 +112,16 @@ def test_what_no_local_process_can_do_is_refused(spec: dict[str, Any], path: str
     assert [each for each, _, _ in caught.value.problems] == [path]
 
 
+def test_more_memory_than_there_is_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pools = {"prompt": {"replicas": 2, "kvCache": {"memory": "1Gi"}}, "token": {"kvCache": {"memory": "1Gi"}}}
+    wanted = parse(deployment(engine={"name": "reference"}, pools=pools))
+    monkeypatch.setattr("local.plan.memory_bytes", lambda: 3 * 2**30)
+    check(wanted)
+    monkeypatch.setattr("local.plan.memory_bytes", lambda: 3 * 2**30 - 1)
+    with pytest.raises(InvalidDeployment, match=r"want 3\.0 GiB together; this computer has 3\.0"):
+        check(wanted)
+
+
 def test_vllm_machines_run_where_vllm_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In their own environment, with our modules last in its search; the router stays in this one."""
     wanted = parse(deployment(engine={"name": "vllm", "args": ["--dtype", "bfloat16"]}))

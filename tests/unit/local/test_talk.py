@@ -175,6 +175,18 @@ async def test_chat_tells_the_servers_error(status: int) -> None:
             await asyncio.to_thread(talk, url, "why?")
 
 
+async def test_chat_says_when_the_answer_breaks_off() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\ndata")
+        writer.close()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        with pytest.raises(RunFailed, match="broke off in mid-answer"):
+            await asyncio.to_thread(talk, f"http://{host}:{port}", "why?")
+
+
 def test_chat_without_a_server_is_a_sentence() -> None:
-    with pytest.raises(RunFailed, match=r"http://127\.0\.0\.1:1 does not answer"):
+    with pytest.raises(RunFailed, match=r"http://127\.0\.0\.1:1 cannot be reached"):
         talk("http://127.0.0.1:1", "why?")
