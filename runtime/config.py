@@ -9,6 +9,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 Role = Literal["prompt", "token", "mixed"]
+ClientDisconnect = Literal["stop", "finish"]
 DegradedMode = Literal["fail", "mixed", "recompute"]
 
 
@@ -113,6 +114,7 @@ class RouterSettings(_Settings):
     request_timeout_seconds: float = Field(600.0, gt=0)
     wait_for_machines_seconds: float = Field(10.0, ge=0)
     restarts: int = Field(2, ge=0)
+    client_disconnect: ClientDisconnect = "stop"
     drain_seconds: float = Field(30.0, gt=0, description="at most, for what runs when told to stop")
     max_body_bytes: int = Field(8 * 2**20, gt=0)
     stream_credit_tokens: int = Field(256, gt=0)

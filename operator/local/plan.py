@@ -110,6 +110,7 @@ def plan(
         request_timeout_seconds=seconds(spec.request_timeout),
         wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
         restarts=spec.scheduling.restarts,
+        client_disconnect=spec.router.client_disconnect,
         drain_seconds=spec.drain_seconds,
     )
     run_machine = environment.command if spec.engine.name == "vllm" else _command

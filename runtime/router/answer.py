@@ -1,6 +1,7 @@
 """One request being answered: its choices, its deadline, its times, and its one end."""
 
 import asyncio
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
@@ -19,6 +20,19 @@ class Sink(Protocol):
 
     def ended(self, failure: Failure | None) -> None:
         """All choices have finished, or the answer has failed. Called once, last."""
+
+
+class Unread:
+    """The Sink of an answer whose client has left: nothing is kept; `over` is called at its end."""
+
+    def __init__(self, over: Callable[[], None]) -> None:
+        self._over = over
+
+    def wrote(self, choice: Choice, tokens: int, piece: Piece | None) -> None:
+        choice.read(tokens)
+
+    def ended(self, failure: Failure | None) -> None:
+        self._over()
 
 
 class Watch(Protocol):
@@ -66,6 +80,15 @@ class Answer:
         for choice in self.choices:
             if not self._over:
                 self._desk.place(choice)
+
+    def go_on(self, over: Callable[[], None]) -> bool:
+        """Finish without a client; `over` is called then. False if it has ended."""
+        if self._over:
+            return False
+        self._sink = Unread(over)
+        for choice in self.choices:
+            choice.read(self._desk.credit)  # a client that read slowly may have used all of it
+        return True
 
     @property
     def output_tokens(self) -> int:

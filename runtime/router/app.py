@@ -5,6 +5,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -107,19 +108,22 @@ class App:
         answer = router.answer(ask, request_id=request[_ID], context=context)
         shape = Shape(answer, router.tokenizer, traced=request.headers.get(TRACE) == "1")
         router.metrics.begun(answer)
-        outcome = "cancelled"
+        over = partial(self._over, answer)
         try:
             response = await (_stream if ask.stream else _whole)(request, answer, shape, router)
-            outcome = _outcome(answer.failure)
-            return response
-        except Failure as failure:
-            outcome = _outcome(failure)
+        except BaseException as error:
+            goes_on = router.settings.client_disconnect == "finish" and _left(error)
+            if not (goes_on and answer.go_on(over)):
+                over(_outcome(error) if isinstance(error, Failure) else "cancelled")
             raise
-        finally:
-            answer.close()
-            now = time.monotonic()
-            router.metrics.ended(answer, outcome=outcome, now=now)
-            logger.info("request", **log_fields(answer, outcome=outcome, now=now))
+        over(_outcome(answer.failure))
+        return response
+
+    def _over(self, answer: Answer, outcome: str = "cancelled") -> None:
+        answer.close()
+        now = time.monotonic()
+        self._router.metrics.ended(answer, outcome=outcome, now=now)
+        logger.info("request", **log_fields(answer, outcome=outcome, now=now))
 
     # ---- the rest
 
@@ -192,6 +196,11 @@ async def _body(request: web.BaseRequest) -> bytes:
 
 def _get(handle: Handle) -> dict[str, Handle]:
     return {"GET": handle, "HEAD": handle}
+
+
+def _left(error: BaseException) -> bool:
+    """Whether it means that the client has gone."""
+    return isinstance(error, asyncio.CancelledError | ConnectionError)
 
 
 def _outcome(failure: Failure | None) -> str:

@@ -57,6 +57,13 @@ class FakeLeg:
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     credited: asyncio.Event = field(default_factory=asyncio.Event)
 
+    async def room(self) -> None:
+        """Until there is credit for a token."""
+        async with asyncio.timeout(SECONDS):
+            while self.credit < 1:
+                self.credited.clear()
+                await self.credited.wait()
+
     def send(self, *ids: int, end: End | None = None, transfer: Transfer | None = None) -> None:
         """Tokens by id, with made-up logprobs."""
         self.tell(tuple(token(id, self.start.sampling.logprobs) for id in ids), end=end, transfer=transfer)
@@ -194,9 +201,7 @@ class FakeMachine:
         if phase == "token" and not _goes_on(leg, plays, self.end_token):
             return
         for index in itertools.count(leg.index):
-            while leg.credit < 1:
-                leg.credited.clear()
-                await leg.credited.wait()
+            await leg.room()
             id = plays(index)
             stopped = id == self.end_token or id in sampling.stop_token_ids
             end: End | None = "stop" if stopped else "length" if index + 1 >= sampling.max_tokens else None

@@ -33,6 +33,12 @@ class Hub(Part):
     revision: str = Field(
         "main", description="Branch, tag or commit. Pin a commit for production.", min_length=1
     )
+    token_secret: str = Field(
+        "",
+        max_length=253,
+        description="Secret in this object's namespace whose entry `token` may read the repository; empty for"
+        " a public one.",
+    )
 
 
 class Claim(Part):

@@ -8,6 +8,7 @@ from controlplane.api.fields import Bool, Duration, Int, Latency, Part, Rule
 from controlplane.api.pools import PodTemplate
 
 TransportName = Literal["auto", "shm", "tcp", "nixl", "mscclpp"]
+ClientDisconnect = Literal["stop", "finish"]
 DegradedMode = Literal["fail", "mixed", "recompute"]
 
 
@@ -90,6 +91,11 @@ class Router(Part):
 
     replicas: Int = Field(1, ge=1, le=64, description="How many routers.")
     port: Int = Field(8000, ge=1, le=65535, description="Port that clients connect to.")
+    client_disconnect: ClientDisconnect = Field(
+        "stop",
+        description="What becomes of an answer whose client has left: stop ends it at once on every machine;"
+        " finish computes it to its end, for nobody.",
+    )
     service: Service = Field(Service(), description="The Service in front of the routers.")
     pod_template: PodTemplate = Field({}, description="Fields of the pod to add or override.")
 

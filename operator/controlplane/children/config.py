@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from controlplane import names
 from controlplane.api import seconds, size_bytes
-from controlplane.children.model import Weights
+from controlplane.children.model import CACHE, Weights
 from controlplane.target import Target
 from runtime.config import (
     KvSettings,
@@ -23,7 +23,6 @@ LINK_PORT = 7400
 OBSERVE_PORT = 7401
 SECRET_FOLDER = "/etc/splitwise/link"
 SECRET_KEY = "secret"
-CACHE = "/var/cache/splitwise"
 
 RDMA = ("nixl", "mscclpp")
 _RUNTIME_TRANSPORTS = get_args(TransferSettings.model_fields["transport"].annotation)
@@ -87,6 +86,7 @@ def router(target: Target, weights: Weights) -> RouterSettings:
         request_timeout_seconds=seconds(spec.request_timeout),
         wait_for_machines_seconds=seconds(spec.scheduling.wait_for_machines),
         restarts=spec.scheduling.restarts,
+        client_disconnect=spec.router.client_disconnect,
         drain_seconds=spec.drain_seconds,
         endpoint_slices=SliceSettings(
             namespace=target.namespace,

@@ -4,27 +4,29 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from controlplane.api import InvalidDeployment, SplitwiseDeployment
-from controlplane.api.model import Source
+from controlplane.api.model import Hub, Source
 from controlplane.names import Manifest
 
 MODELS = PurePosixPath("/models")
+CACHE = "/var/cache/splitwise"
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """`path` for the settings file (a hub id where the engine fetches them), revision, volumes and mounts."""
+    """`path` for the settings file, revision, volumes and mounts; `hub` has to be fetched to `path` first."""
 
     path: str
     revision: str = ""
     volumes: list[Manifest] = field(default_factory=list)
     mounts: list[Manifest] = field(default_factory=list)
+    hub: Hub | None = None
 
 
 def weights(deployment: SplitwiseDeployment) -> Weights:
     """The weights of a deployment. Raises InvalidDeployment for a source that no pod can have."""
     source = deployment.spec.model.effective_source
     if source.hub:
-        return Weights(source.hub.id, source.hub.revision)
+        return Weights(f"{CACHE}/model", source.hub.revision, hub=source.hub)
     if source.claim:
         volume = {"persistentVolumeClaim": {"claimName": source.claim.name, "readOnly": True}}
         return _mounted(volume, source.claim.path)

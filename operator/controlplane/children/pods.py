@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from controlplane import names
-from controlplane.children.config import CACHE, SECRET_FOLDER
-from controlplane.children.model import Weights
+from controlplane.children.config import SECRET_FOLDER
+from controlplane.children.model import CACHE, Weights
 from controlplane.names import Manifest
 from controlplane.target import Target
 
@@ -62,6 +62,32 @@ def environment() -> list[Manifest]:
     fields = (("POD_NAME", "metadata.name"), ("POD_IP", "status.podIP"))
     own = [{"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields]
     return [*own, {"name": "HF_HOME", "value": f"{CACHE}/hub"}]
+
+
+def fetching(image: str, weights: Weights, *, tokenizer: bool) -> list[Manifest]:
+    """The container that brings a model from the hub before the program starts; none for other sources."""
+    hub = weights.hub
+    if hub is None:
+        return []
+    env = environment()
+    if hub.token_secret:
+        token = {"secretKeyRef": {"name": hub.token_secret, "key": "token"}}
+        env.append({"name": "HF_TOKEN", "valueFrom": token})
+    options = ["--revision", hub.revision, "--to", weights.path, *["--tokenizer"] * tokenizer]
+    return [
+        {
+            "name": "model",
+            "image": image,
+            "command": ["python", "-P", "-m", "runtime.fetch"],
+            "args": [hub.id, *options],
+            "env": env,
+            "securityContext": security(),
+            "volumeMounts": [
+                {"name": "cache", "mountPath": CACHE},
+                {"name": "tmp", "mountPath": "/tmp"},
+            ],
+        }
+    ]
 
 
 def probe(path: str, port: str, *, period: int, failures: int) -> Manifest:

@@ -80,6 +80,7 @@ def _pod(target: Target, role: Role, weights: Weights, *, config_name: str) -> M
             "affinity": placement.affinity(target, pool.gpu),
             "tolerations": placement.tolerations(pool),
             "imagePullSecrets": pods.pull_secrets(target),
+            "initContainers": pods.fetching(target.machine_image, weights, tokenizer=False),
             "containers": [_container(target, pool, weights)],
             "volumes": [
                 *pods.volumes(target, config_name, weights),

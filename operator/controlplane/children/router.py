@@ -32,6 +32,7 @@ def deployment(target: Target, weights: Weights, settings: Manifest) -> Manifest
             "securityContext": pods.pod_security(),
             "topologySpreadConstraints": [_spread(target)],
             "imagePullSecrets": pods.pull_secrets(target),
+            "initContainers": pods.fetching(target.settings.router_image, weights, tokenizer=True),
             "containers": [_container(target, weights)],
             "volumes": pods.volumes(target, settings["metadata"]["name"], weights),
         },

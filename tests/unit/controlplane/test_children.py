@@ -131,13 +131,40 @@ def test_the_longest_name_fits() -> None:
         assert len(item["metadata"]["name"]) <= (52 if item["kind"] == "StatefulSet" else 63)
 
 
+HUB = {"name": "m", "source": {"hub": {"id": "org/m", "revision": "v1", "tokenSecret": "mine"}}}
+
+
 def test_every_pod_is_restricted() -> None:
-    pods = [*by_name("StatefulSet").values(), *by_name("Deployment").values()]
+    pods = [*by_name("StatefulSet", model=HUB).values(), *by_name("Deployment", model=HUB).values()]
     for pod in (each["spec"]["template"]["spec"] for each in pods):
         assert pod["securityContext"]["runAsNonRoot"] is True
-        for container in pod["containers"]:
+        for container in pod["containers"] + pod["initContainers"]:
             assert container["securityContext"]["allowPrivilegeEscalation"] is False
             assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize(("kind", "program"), [("StatefulSet", "machine"), ("Deployment", "router")])
+def test_a_model_of_the_hub_is_fetched_to_where_the_program_reads_it(kind: str, program: str) -> None:
+    settings = [text for each in by_name("ConfigMap", model=HUB).values() for text in each["data"].values()]
+    [path] = {json.loads(text)["model"]["path"] for text in settings}
+    for item in by_name(kind, model=HUB).values():
+        pod = item["spec"]["template"]["spec"]
+        [fetch], [main] = pod["initContainers"], pod["containers"]
+        options = ["--tokenizer"] * (program == "router")
+        assert fetch["args"] == ["org/m", "--revision", "v1", "--to", path, *options]
+        assert fetch["image"] == main["image"]
+        cache = next(mount for mount in main["volumeMounts"] if mount["name"] == "cache")
+        assert path.startswith(cache["mountPath"] + "/")
+        assert cache in fetch["volumeMounts"]
+        token = next(each for each in fetch["env"] if each["name"] == "HF_TOKEN")
+        assert token["valueFrom"]["secretKeyRef"] == {"name": "mine", "key": "token"}
+        assert "HF_TOKEN" not in {each["name"] for each in main["env"]}
+
+
+def test_other_sources_need_nothing_fetched() -> None:
+    for kind in ("StatefulSet", "Deployment"):
+        for item in by_name(kind).values():
+            assert "initContainers" not in item["spec"]["template"]["spec"]
 
 
 @pytest.mark.parametrize("seconds", [None, 1, 3600])

@@ -38,7 +38,7 @@ async def raw_stream(front: Front, version: str = "1.1", **asked: Any) -> AsyncI
         writer.transport.abort()
 
 
-@pytest.mark.fault("STREAM-1")
+@pytest.mark.fault("STREAM-1", "STREAM-4")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("after", ["nothing", "the first token", "some tokens"])
 async def test_a_client_that_leaves_ends_both_legs_at_once(
@@ -107,6 +107,36 @@ async def test_a_burst_is_spread_by_the_books_alone(
     finally:
         for machine in machines:
             await machine.lose()
+
+
+@pytest.mark.fault("STREAM-4")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("ends", ["in full", "in failure"])
+async def test_an_answer_may_be_finished_without_its_client(
+    serve: Serve, pair: Pair, tokenizer: Tokenizer, stream: bool, ends: str
+) -> None:
+    """More tokens than there is credit: nobody reads, and still they flow."""
+    a, b = tokenizer.encode("ab", special=False)
+    settings = {"client_disconnect": "finish", "stream_credit_tokens": 8, "restarts": 0}
+    async with serve(pair, **settings) as front:
+        async with raw_stream(front, stream=stream, max_tokens=50):
+            prompt, token = await pair[0].leg(), await pair[1].leg()
+            prompt.send(a, end="handoff")
+            await front.seen("splitwise_ttft_seconds_count", 1)
+        await front.get("/healthz")  # by when the router knows that the client is gone
+        for _ in range(48):
+            await token.room()
+            token.send(b)
+        if ends == "in failure":
+            token.fail("engine_failure")
+        else:
+            await token.room()
+            token.send(b, end="length")
+        await until(lambda: front.router.metrics.streams_open == 0)
+        assert not token.cancelled.is_set()
+        front.expect_idle()
+        assert await front.metric('splitwise_requests_total{endpoint="completion",outcome="cancelled"}') == 1
+        assert await front.metric("splitwise_output_tokens_total") == (50 if ends == "in full" else 49)
 
 
 # ---- credit
