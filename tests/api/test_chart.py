@@ -1,21 +1,18 @@
-"""The chart on a real API server: install, serve, upgrade, test, uninstall; its pods run real programs."""
+"""What the chart is, and what it refuses. test_acceptance installs, upgrades, tests and uninstalls it."""
 
-import contextlib
 import json
 import pathlib
 
 import pytest
 import yaml
 
-import tiny_llama
 from cluster import steering
 from cluster.client import Client, Object
 from cluster.fixtures import Nodes
-from cluster.follow import WaitFailed, wait_for
-from cluster.nodes import A100, H100
+from cluster.follow import wait_for
 from cluster.process import ProcessFailed
 from cluster.running import Cluster
-from operating import CHART, SWD, ready, until_true
+from operating import CHART, SWD
 
 pytestmark = [pytest.mark.usefixtures("process_pods"), pytest.mark.slow]
 
@@ -46,56 +43,6 @@ def served(weights: pathlib.Path) -> Object:
             "pools": {"prompt": {"replicas": 1}, "token": {"replicas": 1}},
         },
     }
-
-
-@pytest.mark.fault("INSTALL-3", "STATUS-5")
-async def test_from_install_to_nothing_left(
-    cluster: Cluster, kube: Client, nodes: Nodes, tmp_path: pathlib.Path
-) -> None:
-    for gpu in (None, H100, A100):
-        await nodes.add(gpu=gpu, annotations=AS_PROCESS)
-    where = ["-n", kube.namespace]
-    await cluster.helm("install", "ops", str(CHART), *where, *values(kube), "--wait", "--timeout=90s")
-    await kube.apply(served(tiny_llama.make(tmp_path / "model")))
-    await wait_for(kube, SWD, "split", ready, seconds=LONG)
-    chosen = {"deployment": f"{kube.namespace}/split"}
-    flags = values(kube, test=chosen)
-    await cluster.helm("upgrade", "ops", str(CHART), *where, *flags, "--wait", "--timeout=90s")
-    await cluster.helm("test", "ops", *where, "--timeout=90s")
-    [pod] = await kube.list("pods", selector="app.kubernetes.io/name=splitwise-operator")
-    log = cluster.pod_log(kube.namespace, pod["metadata"]["name"], "operator")
-    assert "forbidden" not in log.lower()
-    assert "Traceback" not in log
-    await cluster.kubectl("delete", "swd", "split", "--cascade=foreground", *where, "--timeout=90s")
-    await cluster.helm("uninstall", "ops", *where, "--wait", "--timeout=90s")
-
-    left: list[str] = []
-
-    async def nothing() -> bool:
-        left[:] = await leftovers(kube, nodes)
-        return not left
-
-    with contextlib.suppress(WaitFailed):
-        await until_true(nothing, "nothing is left")
-    assert left == []
-
-
-async def leftovers(kube: Client, nodes: Nodes) -> list[str]:
-    """Whatever the chart or the operator has left: objects here and cluster-wide, labels on nodes."""
-    found = []
-    kinds = ["pods", "services", "configmaps", "secrets", "serviceaccounts", "statefulsets.apps"]
-    kinds += ["deployments.apps", "jobs.batch", "leases.coordination.k8s.io"]
-    kinds += ["roles.rbac.authorization.k8s.io", "rolebindings.rbac.authorization.k8s.io"]
-    for kind in kinds:
-        found += [f"{kind}/{item['metadata']['name']}" for item in await kube.list(kind)]
-    for kind in ("clusterroles", "clusterrolebindings"):
-        listed = await kube.list(f"{kind}.rbac.authorization.k8s.io")
-        found += [item["metadata"]["name"] for item in listed if kube.namespace in item["metadata"]["name"]]
-    for name in nodes.names:
-        labels = (await kube.get("nodes", name))["metadata"]["labels"]
-        found += [label for label in labels if f".{kube.namespace}.splitwise.dev/" in label]
-    standard = {"configmaps/kube-root-ca.crt", "serviceaccounts/default"}
-    return [name for name in found if name not in standard]
 
 
 @pytest.mark.fault("INSTALL-1")
