@@ -57,8 +57,11 @@ $(MADE)/project: $(MADE)/packages pyproject.toml
 demo: setup ## Serve a real model split over local machines, and prove the answers equal unsplit ones
 	@$(BIN)/splitwise demo
 
+# A cluster, or a folder of programs, that one names spares the build of our own.
+CLUSTER_PROGRAMS := $(if $(USE_EXISTING_CLUSTER)$(KUBEBUILDER_ASSETS),,tools)
+
 .PHONY: test
-test: setup ## Run every test that this machine can run
+test: setup $(CLUSTER_PROGRAMS) ## Run every test, those on a real API server included
 	$(BIN)/pytest
 
 .PHONY: test-fast

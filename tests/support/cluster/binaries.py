@@ -58,6 +58,8 @@ def existing_cluster() -> bool:
 
 def why_no_cluster() -> str | None:
     """The reason why no cluster can be had here, or None if one can."""
+    if not existing_cluster() and not shutil.which("openssl"):
+        return "openssl is not installed: it makes the API server's key (apt-get install openssl)"
     try:
         for name in CLIENTS[:1] if existing_cluster() else CONTROL_PLANE:
             find(name)
