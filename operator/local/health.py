@@ -56,10 +56,9 @@ async def end_those_that_hang(supervisor: Supervisor, *, beat: float = BEAT_SECO
     missed: dict[Process, int] = {}
     async with asking(beat) as session:
         while True:
-            await asyncio.sleep(beat)
             running = [each for each in supervisor.watched.values() if each.state == "running"]
             asked = {each.process: each.program.observe for each in running}
-            answers = await ask_all(session, asked, "/healthz")
+            answers, _ = await asyncio.gather(ask_all(session, asked, "/healthz"), asyncio.sleep(beat))
             missed = {process: missed.get(process, 0) + 1 for process in asked if not answers[process].came}
             for each in running:
                 if missed.get(each.process, 0) == MISSES:

@@ -6,6 +6,7 @@ mistake to be told, not a fault to be healed.
 
 import asyncio
 import contextlib
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -152,5 +153,5 @@ class Supervisor:
 
 
 def _obituary(program: Program, code: int) -> str:
-    line = last_words(program.log)
+    line = last_words(program.log) if code != -signal.SIGKILL else ""  # then it could not say why
     return f"{program.name} ended ({ended(code)})" + (f"; its last words: {line}" if line else "")
