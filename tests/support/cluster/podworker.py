@@ -107,6 +107,14 @@ class PodWorker:
     def _script(self) -> Script:
         return script(self._place.annotations(), self.pod["metadata"].get("annotations", {}))
 
+    def _init_script(self) -> Script:
+        """An init container that behaves well is done at once."""
+        said = self._script()
+        return dataclasses.replace(said, exit_code=said.exit_code or 0)
+
+    def _is_init(self, spec: Object) -> bool:
+        return spec in self.pod["spec"].get("initContainers", []) and spec.get("restartPolicy") != "Always"
+
     async def _until_stopped(self) -> None:
         """Lives; and when the pod is deleted, ends all containers within its grace period."""
         living = asyncio.create_task(self._live())
@@ -126,7 +134,7 @@ class PodWorker:
         for container in self._containers:
             if not container.state.init or container.state.sidecar:
                 tasks.append(asyncio.create_task(container.live(self._start)))
-            elif await container.live(self._start) != 0:
+            elif await container.live(functools.partial(self._start, ends=True)) != 0:
                 return
         try:
             await asyncio.gather(*tasks)
@@ -134,12 +142,12 @@ class PodWorker:
             for task in tasks:
                 task.cancel()
 
-    async def _start(self, spec: Object) -> Run:
+    async def _start(self, spec: Object, *, ends: bool = False) -> Run:
         script = self._script()
         if script.waiting:
             raise StartRefused(script.waiting, "as told by an annotation")
         if not script.process:
-            return PretendRun(self._script, self._bell)
+            return PretendRun(self._init_script if self._is_init(spec) else self._script, self._bell)
         if self._place.why_no_process:
             raise StartRefused("CreateContainerError", self._place.why_no_process)
         if not self._prepared:
