@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import logging
 import pathlib
 import shutil
@@ -112,9 +113,6 @@ class PodWorker:
         said = self._script()
         return dataclasses.replace(said, exit_code=said.exit_code or 0)
 
-    def _is_init(self, spec: Object) -> bool:
-        return spec in self.pod["spec"].get("initContainers", []) and spec.get("restartPolicy") != "Always"
-
     async def _until_stopped(self) -> None:
         """Lives; and when the pod is deleted, ends all containers within its grace period."""
         living = asyncio.create_task(self._live())
@@ -147,7 +145,7 @@ class PodWorker:
         if script.waiting:
             raise StartRefused(script.waiting, "as told by an annotation")
         if not script.process:
-            return PretendRun(self._init_script if self._is_init(spec) else self._script, self._bell)
+            return PretendRun(self._init_script if ends else self._script, self._bell)
         if self._place.why_no_process:
             raise StartRefused("CreateContainerError", self._place.why_no_process)
         if not self._prepared:
