@@ -1,5 +1,6 @@
 # The vLLM tier: an environment of its own, outside the clone, named by the hash of its requirements.
-# VLLM=oldest takes the old end of the supported window.
+# VLLM=oldest takes the old end of the supported window; ONLY=--last-failed, or other options of pytest,
+# runs a part. What failed last is remembered apart from the other tests'.
 
 VENV ?= .venv
 MADE ?= $(VENV)/.made
@@ -27,7 +28,7 @@ vllm-path:
 	@echo $(VLLM_ENV)
 
 test-vllm: vllm-env ## Run the vLLM tier in its own environment
-	$(VLLM_RUN) -m pytest tests/vllm
+	$(VLLM_RUN) -m pytest -o cache_dir=.pytest_cache/vllm-$(VLLM) tests/vllm $(ONLY)
 
 bench-vllm: vllm-env ## Measure vLLM machines: split against unsplit, serialized against layer-wise
 	$(VLLM_RUN) bench/vllm_split.py

@@ -36,11 +36,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class VllmFleet(Fleet):
-    """A fleet of vLLM machines; they need longer to start."""
+    """A fleet of vLLM machines; they need longer to start. `patience`: seconds until a silent one is lost."""
 
-    def __init__(self, folder: Path, model: Path, machines: Mapping[str, str], **more: Any) -> None:
-        machine = {"engine": "vllm", "sequences": 32} | dict(more.pop("machine", {}))
-        super().__init__(folder, model, machines, machine=machine, kv_bytes=KV_BYTES, **more)
+    def __init__(
+        self, folder: Path, model: Path, machines: Mapping[str, str], *, patience: float = 60.0, **more: Any
+    ) -> None:
+        link = {"link": {"secret_file": str(folder / "secret"), "dead_after_seconds": patience}}
+        machine = {"engine": "vllm", "sequences": 32} | link | dict(more.pop("machine", {}))
+        super().__init__(folder, model, machines, machine=machine, router=link, kv_bytes=KV_BYTES, **more)
 
     def wait_ready(self, seconds: float = START_SECONDS) -> None:
         super().wait_ready(seconds)
@@ -71,7 +74,7 @@ def unsplit(make_fleet: MakeFleet) -> Iterator[Fleet]:
         yield fleet
 
 
-@pytest.fixture(scope="module", params=["shm", "tcp"])
+@pytest.fixture(scope="session", params=["shm", "tcp"])
 def split(request: pytest.FixtureRequest, make_fleet: MakeFleet) -> Iterator[Fleet]:
     """A prompt machine and a token machine; prompts from 64 tokens on go layer by layer."""
     machines = {"prompt-0": "prompt", "token-0": "token"}

@@ -1,34 +1,29 @@
 """Real machines behind the router: nobody can tell that two vLLM engines shared the work."""
 
 import concurrent.futures
-import json
-import random
-import socket
+import shutil
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleet import Fleet
-
-Body = dict[str, Any]
-COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
-SAMPLED: Body = {"temperature": 1.0, "seed": 11, "ignore_eos": True}
-
-
-def ids(count: int, seed: int = 1) -> list[int]:
-    return random.Random(seed).choices(range(3, 384), k=count)
-
-
-def completion(**more: Any) -> tuple[str, Body]:
-    return COMPLETIONS, {"model": "tiny", "prompt": ids(40), "max_tokens": 17, "temperature": 0} | more
-
-
-def chat(**more: Any) -> tuple[str, Body]:
-    messages = [{"role": "user", "content": "What do the wind and the water do?"}]
-    return CHAT, {"model": "tiny", "messages": messages, "max_tokens": 17, "temperature": 0} | more
-
+from tests.vllm.asking import (
+    COMPLETIONS,
+    SAMPLED,
+    Body,
+    asked,
+    chat,
+    completion,
+    expect_nothing_held,
+    frozen,
+    ids,
+    tokens,
+    until_busy,
+)
 
 CASES: dict[str, tuple[str, Body]] = {
     "greedy": completion(),
@@ -63,10 +58,6 @@ def bare(value: Any) -> Any:
     if isinstance(value, list):
         return [bare(item) for item in value]
     return round(value, 3) if isinstance(value, float) else value
-
-
-def tokens(answer: Body) -> list[list[int]]:
-    return [choice["token_ids"] for choice in answer["splitwise"]["choices"]]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -128,44 +119,34 @@ def test_clients_that_leave_at_any_moment_leave_nothing_behind(split: Fleet) -> 
     for count in (40, 3000):
         body = completion(prompt=ids(count, count), max_tokens=400, ignore_eos=True)[1]
         for pause in (0.0, 0.01, 0.05, 0.2, 0.5):
-            leave_after(split, body, pause)
+            with asked(split, body):
+                time.sleep(pause)
     expect_nothing_held(split)
     path, body = CASES["greedy"]
     assert split.post(path, body)["usage"]["completion_tokens"] > 0
-
-
-def leave_after(fleet: Fleet, body: Body, seconds: float) -> None:
-    host, port = fleet.url.removeprefix("http://").split(":")
-    data = json.dumps(body | {"stream": True}).encode()
-    with socket.create_connection((host, int(port)), timeout=30) as client:
-        client.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-            + f"Content-Length: {len(data)}\r\n\r\n".encode()
-            + data
-        )
-        time.sleep(seconds)
-
-
-def expect_nothing_held(fleet: Fleet) -> None:
-    for name in fleet.observe:
-        if fleet.processes[name].poll() is None:
-            for state in ("used", "quarantined"):
-                until_zero(fleet, name, f'splitwise_kv_blocks{{state="{state}"}}')
-
-
-def until_zero(fleet: Fleet, name: str, series: str, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
-    while (value := fleet.metrics(name).get(series, 0)) != 0:
-        assert time.monotonic() < end, f"{name}: {series} stays at {value}"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")
 def four(make_fleet: Callable[..., Fleet]) -> Iterator[Fleet]:
     """Two machines of each kind, so that one may die; peers are given up quickly."""
     roles = {"prompt-0": "prompt", "prompt-1": "prompt", "token-0": "token", "token-1": "token"}
-    with make_fleet(roles) as fleet:
+    with make_fleet(roles, patience=10.0) as fleet:
         yield fleet
+
+
+@pytest.mark.slow
+@pytest.mark.fault("KV-3")
+def test_a_prompt_machine_that_stalls_is_given_up(four: Fleet, unsplit: Fleet) -> None:
+    """The reservation ends with its silence; the prompt is computed by the other machine. What the silent
+    one may still write is given to nobody until it has spoken."""
+    path, body = completion(prompt=ids(6000, 2), max_tokens=5)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(four.post, path, body)
+        with frozen(four, until_busy(four, "prompt")):
+            got = answer.result(120)
+    assert tokens(got) == tokens(unsplit.post(path, body))
+    assert got["splitwise"]["choices"][0]["restarts"] == 1
+    expect_nothing_held(four)
 
 
 @pytest.mark.slow
@@ -190,19 +171,11 @@ def test_killed_machines_are_not_noticed(four: Fleet, unsplit: Fleet) -> None:
     expect_nothing_held(four)
 
 
-def until_busy(fleet: Fleet, kind: str, seconds: float = 60.0) -> str:
-    """The machine of a kind that computes something now."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        for name, process in fleet.processes.items():
-            alive = name.startswith(kind) and process.poll() is None
-            if alive and fleet.metrics(name).get('splitwise_kv_blocks{state="used"}', 0):
-                return name
-        time.sleep(0.005)
-    raise AssertionError(f"no {kind} machine became busy")
+COMPILES = bool(shutil.which("g++")) and Path(sysconfig.get_path("include"), "Python.h").exists()
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not COMPILES, reason="torch compiles with g++ and Python's headers; install both")
 def test_compiled_code_gives_the_same_tokens(make_fleet: Callable[..., Fleet], unsplit: Fleet) -> None:
     """vLLM's compiled mode keeps the hooks at every layer."""
     compiled = {"engine_args": ["--no-enforce-eager"]}
