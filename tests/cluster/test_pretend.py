@@ -27,6 +27,15 @@ async def test_the_scheduler_picks_the_node_with_the_right_cards(kube: Client, n
     assert placed["status"]["podIP"].startswith("10.")
 
 
+async def test_init_containers_end_unless_told_to_fail(kube: Client, nodes: Nodes) -> None:
+    await nodes.add()
+    spec = pod_spec(initContainers=[container() | {"name": "first"}])
+    await kube.apply(pod("p", spec), pod("q", spec, annotations={steering.EXIT_CODE: "2"}))
+    await wait_for(kube, "pods", "p", condition("Ready"))
+    broken = await wait_for(kube, "pods", "q", condition("Initialized", "False"))
+    assert not condition("Ready")(broken)
+
+
 async def test_a_pod_without_room_waits_and_the_failure_tells_why(kube: Client, nodes: Nodes) -> None:
     await nodes.add(gpu=H100, count=4)
     await kube.apply(pod("p", on(H100.product)))

@@ -6,12 +6,14 @@ owned objects are never collected and no pod gets a node.
 
 import contextlib
 import http.client
+import json
 import pathlib
 import ssl
 import time
 from collections.abc import Mapping
 
 from cluster import binaries, network
+from cluster.client import Object
 from cluster.keys import make_keys
 from cluster.process import Process, ProcessFailed
 
@@ -25,6 +27,21 @@ NODE_LIFECYCLE = [
     "--secondary-node-eviction-rate=10",
 ]
 EVICTION_SECONDS = 5
+# An autoscaler looks every second and follows at once. Upstream waits 15 seconds and five minutes.
+AUTOSCALING = [
+    "--horizontal-pod-autoscaler-sync-period=1s",
+    "--horizontal-pod-autoscaler-downscale-stabilization=1s",
+]
+_SCALERS = [{"group": "splitwise.dev", "resources": ["splitwisepools", "splitwisepools/scale"]}]
+AUDIT_POLICY = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived"],
+    "rules": [
+        {"level": "Request", "verbs": ["create", "update", "patch", "delete"], "resources": _SCALERS},
+        {"level": "None"},
+    ],
+}
 
 
 class ControlPlane:
@@ -80,6 +97,11 @@ class ControlPlane:
             answer = server.getresponse()
             return answer.status, answer.read()
 
+    def audited(self) -> list[Object]:
+        """Every write to the scalers of pools: who (`user`), how (`verb`), what (`requestObject`)."""
+        log = self._folder / "audit.log"
+        return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+
     def _wait(self, path: str, seconds: float) -> None:
         """Until `path` answers 200; the log of a program that ends meanwhile is in the error."""
         deadline = time.monotonic() + seconds
@@ -115,6 +137,8 @@ class ControlPlane:
 
     def _api_flags(self, etcd_url: str) -> list[str]:
         keys = self.keys
+        policy = self._folder / "audit-policy.json"
+        policy.write_text(json.dumps(AUDIT_POLICY))
         return [
             "--bind-address=127.0.0.1",
             "--advertise-address=127.0.0.1",
@@ -133,6 +157,8 @@ class ControlPlane:
             f"--service-account-signing-key-file={keys.key}",
             f"--default-not-ready-toleration-seconds={EVICTION_SECONDS}",
             f"--default-unreachable-toleration-seconds={EVICTION_SECONDS}",
+            f"--audit-policy-file={policy}",
+            f"--audit-log-path={self._folder / 'audit.log'}",
         ]
 
     def _controller_flags(self) -> list[str]:
@@ -147,6 +173,7 @@ class ControlPlane:
             f"--root-ca-file={keys.certificate}",
             *QUICK_CLIENT,
             *NODE_LIFECYCLE,
+            *AUTOSCALING,
         ]
 
     def _scheduler_flags(self) -> list[str]:
