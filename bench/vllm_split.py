@@ -39,6 +39,8 @@ RATES = (0.5, 1.0, 1.5)
 START_SECONDS = 600.0
 SPLIT = {"prompt-0": "prompt", "token-0": "token"}
 UNSPLIT = {"mixed-0": "mixed"}
+LAYERWISE = 64
+"""Prompts from so many tokens on go layer by layer: the least that a machine's own calibration chooses."""
 PAIR = {"mixed-0": "mixed", "mixed-1": "mixed"}
 
 
@@ -132,7 +134,10 @@ def table(title: str, rows: Sequence[Sequence[object]]) -> None:
 def latency(model: Path, folder: Path, runs: int) -> dict[str, Any]:
     """Requests go to both fleets in turn, so that a disturbance hits both alike."""
     seen: dict[int, dict[str, list[Stream]]] = {}
-    with VllmFleet(folder / "a", model, UNSPLIT) as unsplit, VllmFleet(folder / "b", model, SPLIT) as split:
+    with (
+        VllmFleet(folder / "a", model, UNSPLIT) as unsplit,
+        VllmFleet(folder / "b", model, SPLIT, layerwise_above=LAYERWISE) as split,
+    ):
         for length in LENGTHS:
             seen[length] = {"unsplit": [], "split": []}
             for run in range(runs + 2):

@@ -1,5 +1,6 @@
 """vLLM's tensors as a pool: moved on a CPU, mirrored beside a GPU, whose events are scripted here."""
 
+import os
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,18 @@ def test_moved_tensors_are_the_pool(shared: bool) -> None:
     assert not any(pool.blocks(1, 2, 1)) and not any(pool.blocks(2, 3, 1))  # noqa: PT018
     pool.blocks(2, 4, 1)[:4] = b"\x00\x00\x80\x3f"
     assert layers[2][4].flatten()[0] == 1.0
+
+
+def test_the_pool_has_its_pages_before_the_first_put() -> None:
+    """To get them costs ten times as much as to write them."""
+    from runtime.engine.vllm.memory import layout, move
+
+    layers = caches(blocks=500, shared=True)
+    pool = Pool.shared(layout(layers, meaning()))
+    assert pool.fd is not None
+    assert os.stat(pool.fd).st_blocks == 0
+    move(layers, layers, pool)
+    assert os.stat(pool.fd).st_blocks * 512 >= pool.layout.total_bytes
 
 
 def test_other_views_of_a_layer_follow() -> None:

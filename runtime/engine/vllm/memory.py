@@ -32,8 +32,10 @@ def block_bytes(tensor: torch.Tensor) -> int:
 
 def move(tensors: Sequence[torch.Tensor], layers: Sequence[torch.Tensor], pool: Pool) -> None:
     """Let tensors that view the KV-cache view the pool instead. `layers`: one tensor per layer, in order;
-    `tensors`: everything that must follow, the layers among them. Raises ValueError if one views neither."""
-    storage = torch.frombuffer(pool.memory, dtype=torch.uint8).untyped_storage()
+    `tensors`: everything that must follow, the layers among them. Raises ValueError if one views neither.
+
+    The memory is written once, so that the kernel hands out its pages now and no put waits for them."""
+    storage = torch.frombuffer(pool.memory, dtype=torch.uint8).zero_().untyped_storage()
     homes = {tensor.data_ptr(): layer for layer, tensor in enumerate(layers)}
     moves = []
     for tensor in tensors:
