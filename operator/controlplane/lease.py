@@ -38,6 +38,7 @@ class Lease:
         self._seconds = seconds
         self._clock = clock
         self._seen: tuple[str, str, float] = ("", "", 0.0)
+        self._sent = 0.0
 
     async def attempt(self) -> bool:
         """Take or renew the lease; whether it is ours now. Raises ApiError if the server cannot say."""
@@ -67,16 +68,22 @@ class Lease:
             await asyncio.sleep(self._seconds / RENEWALS / 2)
 
     async def until_lost(self) -> None:
-        """Renew for as long as that works in time."""
-        good = self._clock()
-        while self._clock() - good < self._seconds * 2 / 3:
-            await asyncio.sleep(self._seconds / RENEWALS)
+        """Renew for as long as that works in time. A renewal counts from when it was sent, and one that gets
+        no answer is not waited for any longer than the lease is ours."""
+        good = begun = self._clock()
+        while True:
+            await asyncio.sleep(max(0.0, begun + self._seconds / RENEWALS - self._clock()))
+            begun = self._clock()
+            left = good + self._seconds * 2 / 3 - begun
+            if left <= 0:
+                break
             try:
-                if not await self.attempt():
-                    break
-                good = self._clock()
-            except ApiError as error:
-                logger.warning("lease not renewed", error=str(error))
+                async with asyncio.timeout(left):
+                    if not await self.attempt():
+                        break
+                good = self._sent
+            except (ApiError, TimeoutError) as error:
+                logger.warning("lease not renewed", error=str(error) or "no answer")
         logger.error("no longer leading", identity=self._identity)
 
     async def release(self) -> None:
@@ -92,6 +99,7 @@ class Lease:
 
     async def _write(self, lease: Manifest | None) -> bool:
         """Make it ours unless somebody was faster."""
+        self._sent = self._clock()
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = {
             "holderIdentity": self._identity,
