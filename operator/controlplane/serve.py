@@ -92,6 +92,8 @@ async def _lead(
     try:
         await asyncio.wait({watching, renewing}, return_when=asyncio.FIRST_COMPLETED)
         lost = renewing.done()
+        if lost:
+            queue.abandon()
     finally:
         for task in (renewing, looking, watching):
             task.cancel()

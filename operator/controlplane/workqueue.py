@@ -57,6 +57,11 @@ class WorkQueue(Generic[K]):
             self._cancel(entry)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def abandon(self) -> None:
+        """End running passes where they are: somebody else may work on the same keys now."""
+        for task in self._tasks:
+            task.cancel()
+
     def _start(self, key: K, entry: _Entry) -> None:
         self._cancel(entry)
         if self._closing:

@@ -46,13 +46,16 @@ def served(crd: Object) -> bool:
 
 
 class Operator:
-    """One operator process that serves one namespace. `start` it; `kill` and `start` again at will."""
+    """One operator process that serves one namespace. `start` it; `kill` and `start` again at will.
+
+    Before it starts, `server` may be set to where it shall look for the API server."""
 
     def __init__(self, cluster: Cluster, kube: Client, folder: pathlib.Path, **settings: Any) -> None:
         self._cluster = cluster
         self._kube = kube
         self._folder = folder
         self.namespace = kube.namespace
+        self.server = kube.url
         self.settings = {
             "namespaces": [kube.namespace],
             "askRouters": False,
@@ -91,7 +94,7 @@ class Operator:
         plane = self._cluster.control_plane
         target = self._folder / "operator.kubeconfig"
         authority = plane.keys.certificate if plane else None
-        written = write_kubeconfig(target, self._kube.url, token=token, authority=authority)
+        written = write_kubeconfig(target, self.server, token=token, authority=authority)
         config = yaml.safe_load(written.read_text())
         config["contexts"][0]["context"]["namespace"] = self.namespace
         written.write_text(yaml.safe_dump(config))

@@ -10,6 +10,7 @@ import json
 import pathlib
 import ssl
 import time
+import urllib.request
 from collections.abc import Mapping
 
 from cluster import binaries, network
@@ -55,6 +56,7 @@ class ControlPlane:
         self.url = f"https://127.0.0.1:{self._port}"
         self.kubeconfig = self.keys.kubeconfig("admin", self.url)
         etcd_url = f"http://127.0.0.1:{network.free_port()}"
+        self._etcd_url = etcd_url
         self._programs = {
             "etcd": self._process("etcd", self._etcd_flags(etcd_url)),
             "kube-apiserver": self._process("kube-apiserver", self._api_flags(etcd_url)),
@@ -63,10 +65,13 @@ class ControlPlane:
         }
 
     def start_all(self) -> None:
-        """Starts everything and waits until a namespace would get its service account."""
-        for program in self._programs.values():
-            program.start()
+        """Starts everything and waits until a namespace would get its service account. The controllers start
+        last: they give up if an API server is slow to give them their rights."""
+        for name in ("etcd", "kube-apiserver"):
+            self._programs[name].start()
         self._wait("/readyz", START_SECONDS)
+        for name in ("kube-controller-manager", "kube-scheduler"):
+            self._programs[name].start()
         self._wait("/api/v1/namespaces/default/serviceaccounts/default", START_SECONDS)
 
     def start(self, name: str) -> None:
@@ -97,6 +102,19 @@ class ControlPlane:
             answer = server.getresponse()
             return answer.status, answer.read()
 
+    def forget(self) -> None:
+        """etcd and the API server, which is restarted for it, keep nothing but the present state."""
+        revision = self._etcd("range", {"key": "AA=="})["header"]["revision"]
+        self.kill("kube-apiserver")
+        self._etcd("compaction", {"revision": revision, "physical": True})
+        self.start("kube-apiserver")
+
+    def _etcd(self, call: str, body: Object) -> Object:
+        """One call of etcd's key-value API, by its JSON gateway."""
+        request = urllib.request.Request(f"{self._etcd_url}/v3/kv/{call}", data=json.dumps(body).encode())
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return dict(json.load(answer))
+
     def audited(self) -> list[Object]:
         """Every write to the scalers of pools: who (`user`), how (`verb`), what (`requestObject`)."""
         log = self._folder / "audit.log"
@@ -108,7 +126,8 @@ class ControlPlane:
         last = "no answer"
         while time.monotonic() < deadline:
             for program in self._programs.values():
-                program.check()
+                if program.started:
+                    program.check()
             with contextlib.suppress(OSError, http.client.HTTPException):
                 status, body = self.get(path)
                 if status == http.HTTPStatus.OK:

@@ -43,6 +43,11 @@ class Process:
     def running(self) -> bool:
         return self._child is not None and self._child.poll() is None
 
+    @property
+    def started(self) -> bool:
+        """It has been started at least once."""
+        return self._child is not None
+
     def start(self) -> None:
         """Starts it; an error if it already runs."""
         if self.running:

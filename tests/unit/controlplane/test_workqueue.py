@@ -104,3 +104,21 @@ async def test_nothing_starts_after_the_drain() -> None:
     queue.wake("b")
     await settle()
     assert passes == ["a"]
+
+
+async def test_abandoned_passes_end_where_they_are() -> None:
+    begun, ended = asyncio.Event(), False
+
+    async def work(key: str) -> None:
+        nonlocal ended
+        begun.set()
+        await asyncio.Future()
+        ended = True
+
+    queue = WorkQueue(work)
+    queue.wake("a")
+    async with asyncio.timeout(10):
+        await begun.wait()
+        queue.abandon()
+        await queue.drain()
+    assert not ended
