@@ -52,7 +52,9 @@ def judge(row: Row, outcomes: Collection[Outcome]) -> tuple[str, bool]:
     skipped = [outcome.why for outcome in outcomes if outcome.kind == "skipped"]
     if len(skipped) == len(kinds):
         return f"not run here: {skipped[0]}", True
-    return "holds" + (f"; {len(skipped)} tests not run here: {skipped[0]}" if skipped else ""), True
+    return "holds" + (
+        f"; {len(skipped)} of {len(kinds)} tests not run here: {skipped[0]}" if skipped else ""
+    ), True
 
 
 class Recorder:

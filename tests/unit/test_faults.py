@@ -45,7 +45,7 @@ PASSED, FAILED, SKIPPED = Outcome("passed"), Outcome("failed"), Outcome("skipped
         ("", [PASSED, PASSED], "holds", True),
         ("", [PASSED, FAILED, SKIPPED], "FAILED: 1 of 3 tests", False),
         ("", [SKIPPED, SKIPPED], "not run here: run make tools", True),
-        ("", [PASSED, SKIPPED], "holds; 1 tests not run here: run make tools", True),
+        ("", [PASSED, SKIPPED], "holds; 1 of 2 tests not run here: run make tools", True),
         ("", [], "NO TEST", False),
         ("GPUs", [], "waits for GPUs", True),
         ("GPUs", [FAILED], "FAILED: 1 of 1 tests", False),
