@@ -50,11 +50,11 @@ def judge(row: Row, outcomes: Collection[Outcome]) -> tuple[str, bool]:
     if "failed" in kinds:
         return f"FAILED: {kinds.count('failed')} of {len(kinds)} tests", False
     skipped = [outcome.why for outcome in outcomes if outcome.kind == "skipped"]
+    if not skipped:
+        return "holds", True
     if len(skipped) == len(kinds):
         return f"not run here: {skipped[0]}", True
-    return "holds" + (
-        f"; {len(skipped)} of {len(kinds)} tests not run here: {skipped[0]}" if skipped else ""
-    ), True
+    return f"holds; {len(skipped)} of {len(kinds)} tests not run here: {skipped[0]}", True
 
 
 class Recorder:
