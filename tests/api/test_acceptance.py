@@ -99,7 +99,7 @@ async def stage(private_cluster: Cluster, tmp_path: pathlib.Path) -> AsyncIterat
 @pytest.mark.fault("GPU-2", "DRAIN-1", "DRAIN-2", "DRAIN-3", "STATUS-1", "STATUS-5", "INSTALL-3")
 async def test_from_install_to_nothing_left(stage: Stage) -> None:
     objects, processes = await stage.objects(), stage.processes()
-    flags = ("--set=settings.leaseSeconds=3", "--set=crds.keep=false", "--wait")
+    flags = ("--set=settings.leaseSeconds=10", "--set=crds.keep=false", "--wait")
     await stage.helm("install", str(CHART), *flags)
     expected = await unsplit(stage)
 

@@ -25,7 +25,7 @@ def values(api: Client, **more: object) -> list[str]:
     chosen: Object = {
         "namespaces": [api.namespace],
         "podAnnotations": AS_PROCESS,
-        "settings": {"leaseSeconds": 3},
+        "settings": {"leaseSeconds": 10},
         "crds": {"keep": False},
     }
     return [f"--set-json={key}={json.dumps(value)}" for key, value in (chosen | more).items()]

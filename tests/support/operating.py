@@ -59,7 +59,7 @@ class Operator:
         self.settings = {
             "namespaces": [kube.namespace],
             "askRouters": False,
-            "leaseSeconds": 3,
+            "leaseSeconds": 10,
         } | settings
         self.process: Process
 
