@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.slow]
 
 LONG = 120.0
 LATE_SECONDS = 2.0
-LEASE_SECONDS = 12
+LEASE_SECONDS = 20
 
 
 @dataclass(frozen=True, slots=True)
