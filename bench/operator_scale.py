@@ -2,12 +2,15 @@
 
     python bench/operator_scale.py --deployments 100 --nodes 1000
 
-Prints, as JSON: seconds from an edit to its child being changed (p50, p99), writes in a minute at rest (as
-the API server counts them, leases left out), and the operator's resident memory.
+Prints, as JSON: seconds from an edit to its child being changed (p50, p99); what an edit costs the operator
+until all is still again, in passes, calls to the API server and CPU time; writes in a minute at rest (as the
+API server counts them, of all clients, leases left out; and the operator's own, its lease included); and the
+operator's resident memory. The costs mean something on a busy computer too, the seconds do not.
 """
 
 import argparse
 import asyncio
+import dataclasses
 import json
 import pathlib
 import re
@@ -74,18 +77,53 @@ async def edit(kube: Client, number: int, replicas: int) -> float:
     return time.perf_counter() - begun
 
 
-async def until_still(observe: str) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Cost:
+    """What the operator has spent since its start."""
+
+    passes: float
+    calls: float
+    writes: float
+    cpu_seconds: float
+
+    def since(self, before: "Cost", edits: int) -> Object:
+        """Per edit."""
+        return {
+            "passes": round((self.passes - before.passes) / edits, 2),
+            "calls": round((self.calls - before.calls) / edits, 1),
+            "cpu_ms": round((self.cpu_seconds - before.cpu_seconds) / edits * 1000, 1),
+        }
+
+
+async def spent(observe: str) -> Cost:
+    """By the operator's own metrics."""
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(f"http://{observe}/metrics") as answer,
+    ):
+        text = await answer.text()
+
+    def total(name: str) -> float:
+        values = re.findall(rf"^{name}(?:\{{.*\}})? ([0-9.e+]+)$", text, re.MULTILINE)
+        return sum(map(float, values))
+
+    return Cost(
+        total("splitwise_operator_passes_total"),
+        total("splitwise_operator_calls"),
+        total("splitwise_operator_writes"),
+        total("process_cpu_seconds_total"),
+    )
+
+
+async def until_still(observe: str) -> Cost:
     """Until the operator has made no pass for five seconds."""
-    last = ""
-    async with aiohttp.ClientSession() as session:
-        while True:
-            async with session.get(f"http://{observe}/metrics") as answer:
-                lines = (await answer.text()).splitlines()
-            now = " ".join(line for line in lines if line.startswith("splitwise_operator_passes_total"))
-            if now == last:
-                return
-            last = now
-            await asyncio.sleep(5)
+    last = await spent(observe)
+    while True:
+        await asyncio.sleep(5)
+        now = await spent(observe)
+        if now.passes == last.passes:
+            return now
+        last = now
 
 
 def resident_mib(process: Process) -> float:
@@ -126,12 +164,13 @@ async def measure(cluster: Cluster, folder: pathlib.Path, *, deployments: int, n
                 operator.check()
                 await asyncio.sleep(0.5)
             made = time.perf_counter() - begun
-            await until_still(observe)
+            idle = await until_still(observe)
             took = sorted([await edit(kube, number, 2) for number in range(deployments)])
-            await until_still(observe)
-            before = writes(cluster)
+            cost = (await until_still(observe)).since(idle, deployments)
+            before, own = writes(cluster), await spent(observe)
             await asyncio.sleep(REST_SECONDS)
             rest = writes(cluster) - before
+            own_rest = (await spent(observe)).writes - own.writes
             memory = resident_mib(operator)
         finally:
             operator.stop()
@@ -141,7 +180,9 @@ async def measure(cluster: Cluster, folder: pathlib.Path, *, deployments: int, n
         "all_made_seconds": round(made, 1),
         "edit_p50_seconds": round(took[len(took) // 2], 3),
         "edit_p99_seconds": round(took[min(len(took) - 1, int(len(took) * 0.99))], 3),
+        "an_edit_costs": cost,
         "writes_in_a_minute_at_rest": rest,
+        "the_operators_of_them_with_its_lease": own_rest,
         "resident_mib": round(memory, 1),
     }
 

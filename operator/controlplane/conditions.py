@@ -106,7 +106,7 @@ def _nodes_matched(situation: Situation) -> Finding | None:
         return None
     for pool in situation.pools:
         gpu = target.pools[pool.role].gpu
-        if gpu and pool.wanted and not nodes.matching(target, situation.observed.nodes, pool.role):
+        if gpu and pool.wanted and not any(nodes.fits(node, gpu) for node in situation.observed.nodes):
             wanted = f"{gpu.count} {gpu.family or ' or '.join(gpu.products)}"
             text = f"{pool.role}: no node has {wanted}; add one, or change pools.{pool.role}.gpu"
             return _said("NodesMatched", False, Reason.NO_MATCHING_NODES, text)

@@ -5,7 +5,6 @@ applied last is known by a hash in an annotation, so that a field we no longer w
 Nothing is written that is already so.
 """
 
-import copy
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -66,11 +65,10 @@ Change = Apply | Create | Resize | Delete | LabelNode
 
 
 def stamped(manifest: Manifest) -> Manifest:
-    """The manifest with the hash of itself."""
-    result = copy.deepcopy(manifest)
-    annotations = result["metadata"].setdefault("annotations", {})
-    annotations[names.APPLIED] = names.digest(manifest, 16)
-    return result
+    """The manifest with the hash of itself. The parts that stay the same are shared."""
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations", {}) | {names.APPLIED: names.digest(manifest, 16)}
+    return manifest | {"metadata": metadata | {"annotations": annotations}}
 
 
 def ref_of(manifest: Manifest) -> Ref:

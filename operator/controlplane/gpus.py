@@ -7,6 +7,7 @@ a shared card is not a whole one, so no family takes it; `gpu.products` may stil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 PRODUCT = "nvidia.com/gpu.product"
 COUNT = "nvidia.com/gpu.count"
@@ -58,6 +59,11 @@ class Node:
         return self.labels.get(PRODUCT, "")
 
 
+# A cluster has many nodes and few products, and every pass looks at every node.
+_remembered = lru_cache(maxsize=1024)
+
+
+@_remembered
 def family(product: str) -> str:
     """The normalised family of a product label: "H100", "L40S", "GH200". Unknown cards get their own name."""
     parts = _SLICED.sub("", product).upper().replace("_", "-").split("-")
@@ -65,6 +71,7 @@ def family(product: str) -> str:
     return "-".join(model)
 
 
+@_remembered
 def sliced(product: str) -> bool:
     """Whether the label speaks of slices of a card (MIG) or of a card shared by time slicing."""
     return bool(_SLICED.search(product))
@@ -79,6 +86,7 @@ def matches(node: Node, wanted_family: str | None, products: tuple[str, ...]) ->
     return family(node.product) == wanted_family.upper()
 
 
+@_remembered
 def unlisted(product: str) -> bool:
     """Whether pods cannot ask for this product through their family's list, so its node needs our label."""
     return product not in PRODUCTS.get(family(product), ())

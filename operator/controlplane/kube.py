@@ -47,6 +47,7 @@ class ApiServer:
     def __init__(self, access: Access) -> None:
         self._access = access
         self._session: aiohttp.ClientSession
+        self.calls = 0
         self.writes = 0
 
     async def __aenter__(self) -> Self:
@@ -115,6 +116,7 @@ class ApiServer:
         headers = {"Content-Type": media, "Accept": accept}
         if bearer := self._access.bearer():
             headers["Authorization"] = f"Bearer {bearer}"
+        self.calls += 1
         self.writes += method != "GET"
         data = None if body is None else json.dumps(body)
         url = self._access.server + path

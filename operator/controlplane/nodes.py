@@ -8,24 +8,19 @@ product label pods cannot ask for by name. They go when the machines go.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from controlplane import gpus, names
-from controlplane.api import GROUP
+from controlplane.api import GROUP, Gpu
 from controlplane.children.placement import FAMILY_LABEL
 from controlplane.diff import LabelNode
 from controlplane.gpus import Node
 from controlplane.observe import Pod
 from controlplane.target import Target
-from runtime.config import Role
 
 _OURS = "." + GROUP + "/"
 
 
-def matching(target: Target, nodes: Iterable[Node], role: Role) -> list[Node]:
-    """Nodes whose GPUs a pool may use, by name; whether they are free is the scheduler's business."""
-    gpu = target.pools[role].gpu
-    if gpu is None:
-        return []
-    fitting = (node for node in nodes if gpus.matches(node, gpu.family, gpu.products))
-    return sorted((node for node in fitting if node.gpus >= gpu.count), key=lambda node: node.name)
+def fits(node: Node, gpu: Gpu) -> bool:
+    """Whether a pool may use a node's GPUs; whether they are free is the scheduler's business."""
+    return node.gpus >= gpu.count and gpus.matches(node, gpu.family, gpu.products)
 
 
 def wanted(target: Target, nodes: Sequence[Node], pods: Sequence[Pod]) -> dict[str, dict[str, str]]:
@@ -35,12 +30,10 @@ def wanted(target: Target, nodes: Sequence[Node], pods: Sequence[Pod]) -> dict[s
     for pod in pods:
         if pod.node and pod.component in names.ROLES:
             labels.setdefault(pod.node, {})[prefix + pod.component] = "true"
-    for role, pool in target.pools.items():
-        if pool.gpu is None or pool.gpu.products:
-            continue
-        for node in matching(target, nodes, role):
-            if gpus.unlisted(node.product):
-                labels.setdefault(node.name, {})[prefix + FAMILY_LABEL] = gpus.family(node.product)
+    by_family = [pool.gpu for pool in target.pools.values() if pool.gpu and not pool.gpu.products]
+    for node in nodes:
+        if node.product and gpus.unlisted(node.product) and any(fits(node, gpu) for gpu in by_family):
+            labels.setdefault(node.name, {})[prefix + FAMILY_LABEL] = gpus.family(node.product)
     return labels
 
 
@@ -51,10 +44,11 @@ def changes(
     for node in nodes:
         have = {key: value for key, value in node.labels.items() if key.startswith(prefix)}
         want = labels.get(node.name, {})
+        if have == want:
+            continue
         patch: dict[str, str | None] = {key: None for key in have if key not in want}
         patch |= {key: value for key, value in want.items() if have.get(key) != value}
-        if patch:
-            yield LabelNode(node.name, patch, _why(patch))
+        yield LabelNode(node.name, patch, _why(patch))
 
 
 def _why(patch: Mapping[str, str | None]) -> str:

@@ -43,7 +43,8 @@ def _no_nodes() -> Sequence[Node]:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What passes work with. `nodes` are the cluster's as last seen; `monitors`: it knows ServiceMonitors."""
+    """What passes work with. `nodes` are the cluster's as last seen; `monitors`: it knows ServiceMonitors;
+    `told`: the version of each deployment that our last status made, which is no news when it comes back."""
 
     kube: Kube
     settings: OperatorSettings = field(default_factory=OperatorSettings)
@@ -52,6 +53,7 @@ class World:
     monitors: bool = False
     now: Callable[[], datetime] = _now
     random_secret: Callable[[], str] = lambda: secrets.token_urlsafe(48)
+    told: dict[Key, str] = field(default_factory=dict)
 
 
 async def reconcile(key: Key, world: World) -> float | None:
@@ -191,7 +193,10 @@ async def _tell(
     """Write the status if it says something new, and tell what flipped."""
     said = status.document()
     if list(differences(said, before.document())) or list(differences(before.document(), said)):
-        await world.kube.apply(_status_of(document, said), subresource="status")
+        written = await world.kube.apply(_status_of(document, said), subresource="status")
+        metadata = document["metadata"]
+        key = metadata["namespace"], metadata["name"]
+        world.told[key] = written["metadata"].get("resourceVersion", "")
     told = [*events.transitions(before.conditions, status.conditions), *events.steps(changes)]
     for event in told:
         try:

@@ -68,7 +68,8 @@ def design(target: Target) -> str:
 def _pool(situation: Situation, pool: PoolCount) -> PoolStatus:
     target = situation.target
     on = sorted({pod.node for pod in pool.pods if pod.node})
-    products = {node.name: node.product for node in situation.observed.nodes}
+    there = frozenset(on)
+    products = {node.product for node in situation.observed.nodes if node.name in there}
     gpu = target.pools[pool.role].gpu
     cap = target.pools[pool.role].power_cap
     return PoolStatus(
@@ -78,9 +79,7 @@ def _pool(situation: Situation, pool: PoolCount) -> PoolStatus:
         updated_replicas=pool.updated,
         selector=names.text(names.selector(target.name, pool.role)),
         nodes=tuple(on[:NODES_SHOWN]),
-        gpu_product=", ".join(sorted({products.get(name, "") for name in on} - {""})) or None
-        if gpu
-        else None,
+        gpu_product=", ".join(sorted(products - {""})) or None if gpu else None,
         transport=situation.report.transport,
         power_cap=_cap(cap, nodes_there=len(on)) if cap else None,
     )

@@ -10,7 +10,14 @@ from typing import Any
 import aiohttp
 import kopf
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    ProcessCollector,
+    generate_latest,
+)
 
 from controlplane import nodes, watch
 from controlplane.api import KIND
@@ -33,11 +40,13 @@ class Counts:
 
     def __init__(self, kube: ApiServer) -> None:
         self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
         self.passes = Counter("splitwise_operator_passes", "Passes", ["outcome"], registry=self.registry)
-        leading = Gauge(
-            "splitwise_operator_writes", "Writing calls to the API server", registry=self.registry
-        )
-        leading.set_function(lambda: kube.writes)
+        for name, what, count in (
+            ("calls", "Calls to the API server, without watches", lambda: kube.calls),
+            ("writes", "Writing calls to the API server", lambda: kube.writes),
+        ):
+            Gauge(f"splitwise_operator_{name}", what, registry=self.registry).set_function(count)
 
 
 async def run(access: Access, settings: OperatorSettings, *, observe: str) -> int:
@@ -76,9 +85,9 @@ async def _lead(
         queue.wake(key)  # a deployment may have gone while nobody watched; its labels go with this pass
     known: set[Key] = set()
 
-    def wake(key: Key) -> None:
+    def wake(key: Key, after: float) -> None:
         known.add(key)
-        queue.wake(key)
+        queue.wake(key, after)
 
     def wake_all() -> None:
         for key in known:
@@ -88,7 +97,8 @@ async def _lead(
     renewing = asyncio.create_task(lease.until_lost())
     looking = asyncio.create_task(_look_again(kube, settings, known, queue.wake))
     # last, since at its end kopf waits for tasks that are younger than itself
-    watching = asyncio.create_task(_watch(access, settings, wake, wake_all_soon, store))
+    handlers = watch.registry(wake, wake_all_soon, store, world.told, access)
+    watching = asyncio.create_task(_watch(settings, handlers))
     try:
         await asyncio.wait({watching, renewing}, return_when=asyncio.FIRST_COMPLETED)
         lost = renewing.done()
@@ -102,15 +112,9 @@ async def _lead(
     return lost
 
 
-async def _watch(
-    access: Access,
-    settings: OperatorSettings,
-    wake: watch.Wake,
-    wake_all: Callable[[], None],
-    store: watch.NodeStore,
-) -> None:
+async def _watch(settings: OperatorSettings, handlers: Any) -> None:
     await kopf.operator(
-        registry=watch.registry(wake, wake_all, store, access),
+        registry=handlers,
         settings=watch.settings(),
         standalone=True,
         clusterwide=not settings.namespaces,

@@ -21,6 +21,11 @@ class Target:
     uid: str = ""
     sizes: Mapping[Role, int] = field(default_factory=dict)
     monitors: bool = False
+    pools: Mapping[Role, Pool] = field(init=False, repr=False, compare=False)
+    """The pools with what the design sets, worked out once: builders ask for them at every turn."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pools", self.deployment.spec.effective_pools())
 
     @property
     def name(self) -> str:
@@ -29,10 +34,6 @@ class Target:
     @property
     def namespace(self) -> str:
         return self.deployment.metadata.namespace
-
-    @property
-    def pools(self) -> dict[Role, Pool]:
-        return self.deployment.spec.effective_pools()
 
     def size(self, role: Role) -> int:
         """Machines wanted in a pool."""

@@ -14,14 +14,18 @@ import kopf
 from controlplane import names
 from controlplane.api import KIND
 from controlplane.gpus import Node
-from controlplane.kinds import KINDS, Kind
+from controlplane.kinds import KINDS
 from controlplane.names import Manifest
 from controlplane.nodes import owners
 from controlplane.observe import node_of
 from controlplane.reconcile import Key
 from runtime.kubernetes import Access
 
-Wake = Callable[[Key], None]
+Wake = Callable[[Key, float], None]
+"""Asks for a pass over a deployment within so many seconds."""
+SOON_SECONDS = 0.2
+"""What we write to children comes back as several events, and so does what controllers make of it: they are
+waited for together. An edited spec does not wait."""
 LOGIN_SECONDS = 600
 WATCH_SECONDS = 300
 SILENCE_SECONDS = 360
@@ -51,12 +55,15 @@ class NodeStore:
         return owners([before, after]) if before.labels != after.labels else set()
 
 
-def registry(wake: Wake, wake_all: Callable[[], None], store: NodeStore, access: Access) -> Any:
-    """The watchers: of deployments, of their children, and of nodes."""
+def registry(
+    wake: Wake, wake_all: Callable[[], None], store: NodeStore, told: dict[Key, str], access: Access
+) -> Any:
+    """The watchers: of deployments, of their children, and of nodes. `told`: versions of our own making."""
     handlers = kopf.OperatorRegistry()
     for kind in KINDS.values():
         if kind.watched:
-            _watch(handlers, kind, wake)
+            watcher = kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers)
+            watcher(_edited(wake, told) if kind.name == KIND else _child_changed(wake))
 
     @kopf.on.event("", "v1", "nodes", registry=handlers)
     async def node(event: kopf.RawEvent, **_: Any) -> None:
@@ -64,7 +71,7 @@ def registry(wake: Wake, wake_all: Callable[[], None], store: NodeStore, access:
         if concerned is None:
             wake_all()
         for key in concerned or ():
-            wake(key)
+            wake(key, SOON_SECONDS)
 
     @kopf.on.login(registry=handlers)
     def login(**_: Any) -> kopf.ConnectionInfo:
@@ -82,14 +89,33 @@ def registry(wake: Wake, wake_all: Callable[[], None], store: NodeStore, access:
     return handlers
 
 
-def _watch(handlers: Any, kind: Kind, wake: Wake) -> None:
-    own = kind.name == KIND
+def _child_changed(wake: Wake) -> Callable[..., Any]:
+    async def changed(*, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
+        wake((namespace or "", labels.get(names.DEPLOYMENT, "")), SOON_SECONDS)
 
-    async def changed(*, name: str, namespace: str | None, labels: kopf.Labels, **_: Any) -> None:
-        wake((namespace or "", name if own else labels.get(names.DEPLOYMENT, "")))
+    return changed
 
-    watcher = kopf.on.event(kind.group, kind.version, kind.plural, registry=handlers)
-    watcher(changed)
+
+def _edited(wake: Wake, told: dict[Key, str]) -> Callable[..., Any]:
+    """A deployment that is new, edited or gone is looked at now; one touched otherwise, soon; one that only
+    got the status that we wrote, not at all."""
+    generations: dict[Key, int] = {}
+
+    async def changed(*, event: kopf.RawEvent, name: str, namespace: str | None, **_: Any) -> None:
+        key, gone = (namespace or "", name), event["type"] == "DELETED"
+        metadata: Any = event["object"].get("metadata", {})
+        generation = metadata.get("generation", 0)
+        same = generations.pop(key, None) == generation and not gone
+        if gone:
+            told.pop(key, None)
+        else:
+            generations[key] = generation
+        if not same:
+            wake(key, 0.0)
+        elif metadata.get("resourceVersion") != told.get(key):
+            wake(key, SOON_SECONDS)
+
+    return changed
 
 
 def settings() -> kopf.OperatorSettings:

@@ -17,10 +17,10 @@ logger = log.logger("queue")
 
 @dataclass(slots=True)
 class _Entry:
-    """`again`: asked for while a pass runs. `failures` in a row."""
+    """`due`: when the next pass begins, by the loop's clock; None while nobody asks. `failures` in a row."""
 
     running: bool = False
-    again: bool = False
+    due: float | None = None
     failures: int = 0
     timer: asyncio.TimerHandle | None = None
 
@@ -39,16 +39,17 @@ class WorkQueue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """No pass runs or is about to."""
+        """No pass runs."""
         return not self._tasks
 
-    def wake(self, key: K) -> None:
-        """Ask for a pass. While one runs, any number of calls make one more."""
+    def wake(self, key: K, after: float = 0.0) -> None:
+        """Ask for a pass within so many seconds: wakes that come in between are served by it, and an earlier
+        one is not put off. While a pass runs, any number of calls make one more."""
         entry = self._entries.setdefault(key, _Entry())
-        if entry.running:
-            entry.again = True
-        else:
-            self._start(key, entry)
+        due = asyncio.get_running_loop().time() + after
+        entry.due = due if entry.due is None else min(due, entry.due)
+        if not entry.running:
+            self._schedule(key, entry)
 
     async def drain(self) -> None:
         """Let running passes end, and start no more."""
@@ -62,11 +63,18 @@ class WorkQueue(Generic[K]):
         for task in self._tasks:
             task.cancel()
 
-    def _start(self, key: K, entry: _Entry) -> None:
+    def _schedule(self, key: K, entry: _Entry) -> None:
         self._cancel(entry)
-        if self._closing:
+        if self._closing or entry.due is None:
             return
-        entry.running, entry.again = True, False
+        loop = asyncio.get_running_loop()
+        if entry.due > loop.time():
+            entry.timer = loop.call_at(entry.due, self._start, key, entry)
+        else:
+            self._start(key, entry)
+
+    def _start(self, key: K, entry: _Entry) -> None:
+        entry.running = True
         task = asyncio.get_running_loop().create_task(self._pass(key, entry), name=f"pass {key}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -75,18 +83,18 @@ class WorkQueue(Generic[K]):
         delay: float | None
         try:
             async with self._room:
-                entry.again = False  # whoever asked while we waited for room is served by this pass
+                entry.due = None  # whoever asked while we waited for room is served by this pass
                 delay = await self._work(key)
             entry.failures = 0
         except Exception as error:
             delay = self._failed(key, entry, error)
         entry.running = False
-        if entry.again:
-            self._start(key, entry)
-        elif delay is None:
+        if entry.due is None and delay is None:
             del self._entries[key]
-        elif not self._closing:
-            entry.timer = asyncio.get_running_loop().call_later(delay, self.wake, key)
+            return
+        if entry.due is None and delay is not None:
+            entry.due = asyncio.get_running_loop().time() + delay
+        self._schedule(key, entry)
 
     def _failed(self, key: K, entry: _Entry, error: Exception) -> float:
         """How long to wait; the more failures in a row, the longer, and never in step with others."""

@@ -90,7 +90,7 @@ async def test_machines_that_join_during_a_rotation_meet_all_others_and_no_strea
 
     async def at(step: str) -> None:
         async def there() -> bool:
-            return (await api.get("secrets", "tiny-link"))["metadata"]["annotations"][STEP] == step
+            return bool((await api.get("secrets", "tiny-link"))["metadata"]["annotations"][STEP] == step)
 
         await until_true(there, f"the link Secret is {step}", LONG)
 

@@ -204,3 +204,13 @@ async def test_monitors_only_where_they_are_known() -> None:
     other = FakeKube(document())
     await ready(other, world(other, settings=OperatorSettings()))
     assert ("ServiceMonitor", "default", "tiny") not in other.objects
+
+
+async def test_the_version_that_a_written_status_makes_is_remembered() -> None:
+    kube = FakeKube(document())
+    same = world(kube)
+    await ready(kube, same)
+    kube.objects["SplitwiseDeployment", *KEY]["metadata"]["resourceVersion"] = "42"
+    kube.objects["SplitwiseDeployment", *KEY]["status"]["design"] = "AA"
+    await reconcile(KEY, same)
+    assert same.told == {KEY: "42"}

@@ -106,6 +106,69 @@ async def test_nothing_starts_after_the_drain() -> None:
     assert passes == ["a"]
 
 
+class Clock:
+    """The loop's clock, turned by hand."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(loop, "time", lambda: self.now)
+
+    async def turn(self, seconds: float) -> None:
+        """Timers of the real loop follow its clock."""
+        self.now += seconds
+        await settle()
+
+
+async def test_wakes_within_the_time_share_a_pass_and_an_urgent_one_does_not_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock, passes = Clock(monkeypatch), 0
+
+    async def work(key: str) -> None:
+        nonlocal passes
+        passes += 1
+
+    queue = WorkQueue[str](work)
+    for _ in range(3):
+        queue.wake("a", 0.2)
+        await clock.turn(0.05)
+    assert passes == 0
+    await clock.turn(0.06)  # counted from the first
+    assert passes == 1
+    queue.wake("a", 0.2)
+    queue.wake("a")
+    await settle()
+    assert passes == 2
+    await clock.turn(1.0)
+    assert passes == 2
+    assert queue.idle
+
+
+async def test_a_wake_during_a_pass_is_served_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, gate, begun = Clock(monkeypatch), asyncio.Event(), 0
+
+    async def work(key: str) -> float:
+        nonlocal begun
+        begun += 1
+        await gate.wait()
+        return 60.0
+
+    queue = WorkQueue[str](work)
+    queue.wake("a")
+    await settle()
+    queue.wake("a", 0.2)
+    gate.set()
+    await settle()
+    assert begun == 1
+    await clock.turn(0.25)
+    assert begun == 2
+    queue.wake("a", 0.2)  # sooner than the look that the pass asked for
+    await clock.turn(0.25)
+    assert begun == 3
+    await queue.drain()
+
+
 async def test_abandoned_passes_end_where_they_are() -> None:
     begun, ended = asyncio.Event(), False
 
