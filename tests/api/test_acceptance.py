@@ -26,7 +26,7 @@ LONG = 120.0
 RELEASE = ("-n", "splitwise-system")
 EXAMPLE = REPOSITORY / "deploy" / "examples" / "ha.yaml"
 NAME = "llama-ha"
-UNLISTED = {"events", "events.events.k8s.io", "componentstatuses", "leases.coordination.k8s.io"}
+UNLISTED = {"events", "events.events.k8s.io", "componentstatuses"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,11 @@ class Stage:
         return await self.kube.list("pods", selector=chosen)
 
     async def objects(self) -> set[str]:
-        """Everything in the cluster but what tells of the past, as "kind/name"."""
+        """Everything in the cluster but what tells of the past and leases of nodes, as "kind/name"."""
         kinds = (await self.cluster.kubectl("api-resources", "--verbs=list", "-o", "name")).split()
         listed = ",".join(sorted(set(kinds) - UNLISTED))
-        return set((await self.cluster.kubectl("get", listed, "-A", "-o", "name")).split())
+        found = (await self.cluster.kubectl("get", listed, "-A", "-o", "name")).split()
+        return {name for name in found if not name.startswith("lease.coordination.k8s.io/node-")}
 
     async def labels(self) -> set[str]:
         """Labels of our own on nodes."""
@@ -209,7 +210,7 @@ async def expect_a_clean_log(stage: Stage) -> None:
 
 async def expect_nothing_left(stage: Stage, objects: set[str], processes: list[str]) -> None:
     async def nothing() -> bool:
-        same = await stage.objects() == objects and stage.processes() == processes
+        same = await stage.objects() <= objects and stage.processes() == processes
         return same and not await stage.labels()
 
     with contextlib.suppress(WaitFailed):
