@@ -3,10 +3,10 @@
     latency   one request at a time: first token, gap to the second token, whole answer
     visible   what a transfer leaves visible on a link of 60 MB/s, serialized and layer-wise (needs root and
               iproute2)
-    load      gaps between tokens while long prompts keep coming: a prompt and a token machine against two
-              machines that do both
+    load      gaps between tokens while long prompts keep coming: a prompt and a token machine against one
+              machine that does both with two threads, and two such machines with one each
 
-A tiny random model in float32, one thread per machine, every comparison within one run. The figures are
+A tiny random model in float32, one thread per core, every comparison within one run. The figures are
 ratios: they say what splitting does, not how fast a computer is. Run with the vLLM environment's Python:
 `make bench-vllm`.
 """
@@ -42,6 +42,8 @@ UNSPLIT = {"mixed-0": "mixed"}
 LAYERWISE = 64
 """Prompts from so many tokens on go layer by layer: the least that a machine's own calibration chooses."""
 PAIR = {"mixed-0": "mixed", "mixed-1": "mixed"}
+MACHINES = {"one that does both": (UNSPLIT, 2), "two that do both": (PAIR, 1), "prompt + token": (SPLIT, 1)}
+"""On the same two cores: machines, and the threads of each."""
 
 
 class VllmFleet(Fleet):
@@ -240,8 +242,8 @@ async def drive(fleet: Fleet, traffic: Traffic) -> tuple[list[float], float]:
 def load(model: Path, folder: Path, runs: int) -> dict[str, Any]:
     """Several rates of prompts, all of them shown: at a low one interrupted gaps are too few to move P99."""
     result: dict[str, Any] = {}
-    for name, machines in (("two that do both", PAIR), ("prompt + token", SPLIT)):
-        with VllmFleet(folder / name.replace(" ", "-"), model, machines) as fleet:
+    for name, (machines, threads) in MACHINES.items():
+        with VllmFleet(folder / name.replace(" ", "-"), model, machines, threads=threads) as fleet:
             asyncio.run(drive(fleet, Traffic(seconds=3.0)))
             for rate in RATES:
                 traffic = Traffic(prompts_per_second=rate)
@@ -253,7 +255,7 @@ def load(model: Path, folder: Path, runs: int) -> dict[str, Any]:
         ("prompts/s and machines", "P50 ms", "P90", "P99", "P99.9", "max", "tokens/s")
     ]
     for rate in RATES:
-        for name in ("two that do both", "prompt + token"):
+        for name in MACHINES:
             *shares, tokens = result[f"{rate:g} {name}"]
             rows.append((f"{rate:g} {name}", *(f"{value:.1f}" for value in shares), f"{tokens:.0f}"))
     table("Gaps between tokens while long prompts come", rows)

@@ -28,7 +28,7 @@ TRACE = {"X-Splitwise-Trace": "1"}
 
 class Fleet:
     """`machines` maps names to roles. `transport` and `layerwise_above` are those of every machine;
-    `machine` and `router` hold further settings."""
+    `machine` and `router` hold further settings. `threads` are for the arithmetic of each process."""
 
     def __init__(
         self,
@@ -41,12 +41,14 @@ class Fleet:
         kv_bytes: int = 64 * 2**20,
         machine: Mapping[str, Any] | None = None,
         router: Mapping[str, Any] | None = None,
+        threads: int = 1,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._configs: dict[str, Path] = {}
+        self._environment = {"OPENBLAS_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
         secret = folder / "secret"
         secret.write_bytes(secrets.token_hex(32).encode())
         shared = {
@@ -104,7 +106,7 @@ class Fleet:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env=os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"},
+                env=os.environ | self._environment,
             )
 
     def signal(self, name: str, number: signal.Signals) -> None:

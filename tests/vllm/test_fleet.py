@@ -1,6 +1,7 @@
 """Real machines behind the router: nobody can tell that two vLLM engines shared the work."""
 
 import concurrent.futures
+import os
 import shutil
 import sysconfig
 import time
@@ -169,6 +170,13 @@ def test_killed_machines_are_not_noticed(four: Fleet, unsplit: Fleet) -> None:
     assert tokens(got) == tokens(unsplit.post(COMPLETIONS, big))
     assert got["splitwise"]["choices"][0]["restarts"] == 1
     expect_nothing_held(four)
+
+
+@pytest.mark.slow
+def test_a_machine_may_have_more_threads_than_torch_would_take(make_fleet: Callable[..., Fleet]) -> None:
+    """vLLM's kernels and torch agree on a number that is not torch's own."""
+    with make_fleet({"mixed-0": "mixed"}, threads=(os.cpu_count() or 1) + 1) as fleet:
+        assert len(tokens(fleet.post(*completion(prompt=ids(100, 3), max_tokens=9))))
 
 
 COMPILES = bool(shutil.which("g++")) and Path(sysconfig.get_path("include"), "Python.h").exists()

@@ -60,6 +60,7 @@ class Core:
         from vllm.v1.engine.core import EngineCore
         from vllm.v1.executor import Executor
 
+        _fix_threads()
         self.config = _configure(command_line, switches)
         self._bridge = bridge
         self._core = EngineCore(self.config, Executor.get_class(self.config), log_stats=False)
@@ -73,6 +74,7 @@ class Core:
 
     def step(self) -> tuple[list[Answer], bool]:
         """What came out, and whether anything was computed."""
+        _know_threads()
         outputs, computed = self._core.step_fn()
         self._core.post_step(computed)
         answers = [_answer(output) for part in (outputs or {}).values() for output in part.outputs]
@@ -104,6 +106,22 @@ class Core:
 
     def close(self) -> None:
         self._core.shutdown()
+
+
+def _fix_threads() -> None:
+    """As many threads for arithmetic as OMP_NUM_THREADS says. Torch takes what MKL thinks best; the kernels
+    of vLLM for CPUs ask OpenMP, and fail if the two differ."""
+    import torch
+
+    wanted = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
+    torch.set_num_threads(int(wanted) if wanted.isdigit() else torch.get_num_threads())
+
+
+def _know_threads() -> None:
+    """Torch hands its number to OpenMP on each thread when it is first asked there."""
+    import torch
+
+    torch.get_num_threads()
 
 
 def _configure(command_line: Sequence[str], switches: arguments.Switches) -> Any:
