@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from controlplane.api import InvalidDeployment, Pool, SplitwiseDeployment, seconds, size_bytes
+from controlplane.shortfall import SHORTFALLS
 from local.child import Program
 from runtime.config import (
     KvSettings,
@@ -79,6 +80,11 @@ def unused(deployment: SplitwiseDeployment) -> Iterator[str]:
             yield f"pools.{role}.podTemplate"
     if deployment.spec.router.replicas > 1:
         yield "router.replicas"
+    if deployment.spec.slo:
+        yield "slo"
+    for each in SHORTFALLS:  # what is about GPUs has been said with them
+        if each.asked(deployment.spec) and not each.field.startswith("pools."):
+            yield each.field
 
 
 def plan(

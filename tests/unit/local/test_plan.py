@@ -144,13 +144,23 @@ def test_what_has_no_effect_is_named() -> None:
     check(plain)
     assert list(unused(plain)) == []
     pool: dict[str, Any] = {"podTemplate": {"spec": {}}}
-    written = parse(deployment(design="HHcap", pools={"prompt": pool, "token": {}}, router={"replicas": 2}))
+    written = parse(
+        deployment(
+            design="HHcap",
+            pools={"prompt": pool, "token": {}},
+            router={"replicas": 2},
+            scheduling={"mixedPool": {"preemptions": 1}},
+            slo={},
+        )
+    )
     assert set(unused(written)) == {
         "pools.prompt.gpu",
         "pools.prompt.podTemplate",
         "pools.token.gpu",
         "pools.token.powerCap",
         "router.replicas",
+        "scheduling.mixedPool",
+        "slo",
     }
 
 
