@@ -71,19 +71,16 @@ def check(deployment: SplitwiseDeployment) -> None:
 
 def unused(deployment: SplitwiseDeployment) -> Iterator[str]:
     """Fields that were written and do nothing locally, as paths."""
-    for role, pool in deployment.spec.effective_pools().items():
-        if pool.gpu:
-            yield f"pools.{role}.gpu"
-        if pool.power_cap:
-            yield f"pools.{role}.powerCap"
-        if pool.pod_template:
-            yield f"pools.{role}.podTemplate"
-    if deployment.spec.router.replicas > 1:
+    spec = deployment.spec
+    for role, pool in spec.effective_pools().items():
+        written = {"gpu": pool.gpu, "powerCap": pool.power_cap, "podTemplate": pool.pod_template}
+        yield from (f"pools.{role}.{name}" for name, value in written.items() if value)
+    if spec.router.replicas > 1:
         yield "router.replicas"
-    if deployment.spec.slo:
+    if spec.slo:
         yield "slo"
     for each in SHORTFALLS:  # what is about GPUs has been said with them
-        if each.asked(deployment.spec) and not each.field.startswith("pools."):
+        if each.asked(spec) and not each.field.startswith("pools."):
             yield each.field
 
 
