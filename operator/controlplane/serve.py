@@ -28,7 +28,7 @@ from controlplane.reconcile import Key, World, reconcile
 from controlplane.routers import Routers, Scraped, Unasked
 from controlplane.settings import OperatorSettings
 from controlplane.workqueue import WorkQueue
-from runtime import log
+from runtime import log, program
 from runtime.kubernetes import Access
 
 TOGETHER_SECONDS = 0.5
@@ -182,7 +182,7 @@ async def _patiently(call: Callable[[], Awaitable[Any]]) -> Any:
 
 @contextlib.asynccontextmanager
 async def _observed(counts: Counts, address: str) -> AsyncIterator[None]:
-    """/healthz and /metrics for as long as the block runs. Raises OSError if the address is taken."""
+    """/healthz and /metrics for as long as the block runs. Raises ValueError, or OSError if it is taken."""
 
     async def health(request: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -198,8 +198,7 @@ async def _observed(counts: Counts, address: str) -> AsyncIterator[None]:
     await runner.setup()
     try:
         if address:
-            host, _, port = address.rpartition(":")
-            await web.TCPSite(runner, host or None, int(port)).start()
+            await program.serve_http(runner, address)
         yield
     finally:
         await runner.cleanup()

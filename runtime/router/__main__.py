@@ -7,7 +7,6 @@ second ends at once. Exit status 2: settings, secret or tokenizer that cannot be
 import argparse
 import asyncio
 import logging
-import signal
 import sys
 from pathlib import Path
 
@@ -46,7 +45,8 @@ async def _serve(settings: RouterSettings) -> int:
     try:
         await program.serve_http(runner, settings.listen)
         logger.info("listening", address=settings.listen, model=settings.model.name)
-        if not await _signalled(came, machines):
+        await program.first_of(came.get(), asyncio.shield(machines))
+        if machines.done():  # the search for machines only ends by a mistake
             machines.result()
         await program.first_of(runner.cleanup(), came.get())
     finally:
@@ -54,13 +54,6 @@ async def _serve(settings: RouterSettings) -> int:
         await asyncio.gather(machines, return_exceptions=True)
     logger.info("ended")
     return 0
-
-
-async def _signalled(came: "asyncio.Queue[signal.Signals]", machines: "asyncio.Task[None]") -> bool:
-    """Wait for a signal; False if the search for machines ended first, which only a mistake can do."""
-    stop = asyncio.ensure_future(came.get())
-    await asyncio.wait({stop, machines}, return_when=asyncio.FIRST_COMPLETED)
-    return stop.done()
 
 
 if __name__ == "__main__":

@@ -211,7 +211,7 @@ def _json(value: object) -> web.Response:
     return web.Response(body=msgspec.json.encode(value), content_type=_JSON)
 
 
-def refused(request: web.BaseRequest, problem: Problem) -> web.Response:
+def refused(problem: Problem) -> web.Response:
     """The answer to what HTTP's parser refused."""
     response = _failed(problem)
     response.headers[REQUEST_ID] = secrets.token_hex(16)

@@ -11,7 +11,7 @@ from aiohttp.http_exceptions import HttpProcessingError, InvalidURLError, LineTo
 from runtime.router.problems import Problem
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
-Refuse = Callable[[web.BaseRequest, Problem], web.Response]
+Refuse = Callable[[Problem], web.Response]
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -51,7 +51,7 @@ class _Connection(web.RequestHandler):
         """The answer to what the parser refused; the connection ends with it."""
         if request.writer.output_size:
             raise ConnectionError("an answer has begun; another cannot follow")
-        response = self._refuse(request, _problem(exc))
+        response = self._refuse(_problem(exc))
         response.force_close()
         return response
 

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.client import Client
 from cluster.running import Cluster
-from operating import Operator, install_crds
+from operating import Operator, install_crds, operating
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,10 +24,5 @@ async def api(kube: Client) -> Client:
 @pytest.fixture
 async def operator(cluster: Cluster, api: Client, tmp_path: pathlib.Path) -> AsyncIterator[Operator]:
     """A running operator; it must neither die nor meet a forbidden call during the test."""
-    running = Operator(cluster, api, tmp_path)
-    await running.start()
-    try:
+    async with operating(cluster, api, tmp_path) as running:
         yield running
-        running.check()
-    finally:
-        await running.remove()

@@ -14,8 +14,7 @@ from cluster.fixtures import Nodes
 from cluster.follow import until, wait_for
 from cluster.proxy import Proxy
 from cluster.running import Cluster
-from deployments import deployment
-from operating import SETS, SWD, Operator, install_crds, ready, until_quiet
+from operating import SETS, SWD, Operator, install_crds, ready, tiny, until_quiet
 
 pytestmark = [pytest.mark.slow]
 
@@ -75,10 +74,7 @@ async def far_from(cluster: Cluster, kube: Client, folder: pathlib.Path) -> Asyn
         operator.server = proxy.url
         await operator.start()
         try:
-            model = {"name": "tiny", "source": {"path": "/models/tiny"}}
-            item = deployment(model=model, engine={"name": "reference"})
-            item["metadata"]["namespace"] = kube.namespace
-            await kube.apply(item)
+            await kube.apply(tiny(kube))
             found = Far(plane, kube, operator, proxy)
             await found.until_sized(1)
             await until_quiet(kube, SWD, "tiny")

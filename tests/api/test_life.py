@@ -9,16 +9,7 @@ from cluster import steering
 from cluster.client import Client, Object
 from cluster.fixtures import Nodes
 from cluster.follow import wait_for, wait_gone
-from deployments import deployment
-from operating import SETS, SWD, WAIT, Operator, is_so, ready, until_quiet, until_true
-
-
-def tiny(api: Client, **spec: Any) -> Object:
-    """One prompt and one token machine without GPUs."""
-    spec.setdefault("model", {"name": "tiny", "source": {"path": "/models/tiny"}})
-    item = deployment(**({"engine": {"name": "reference"}} | spec))
-    item["metadata"]["namespace"] = api.namespace
-    return item
+from operating import SETS, SWD, WAIT, Operator, is_so, ready, tiny, until_quiet, until_true
 
 
 def sized(prompt: int, token: int, **more: Any) -> Object:

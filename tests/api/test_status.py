@@ -10,21 +10,13 @@ from cluster.fixtures import Nodes
 from cluster.follow import wait_for, wait_gone
 from cluster.nodes import H100, Gpu
 from cluster.running import Cluster
-from deployments import deployment
-from operating import POOLS, SWD, WAIT, Operator, is_so, ready, until_quiet, until_true
+from operating import POOLS, SWD, WAIT, Operator, is_so, ready, tiny, until_quiet, until_true
 
 GPU = {"gpu": {"family": "H100", "count": 8}}
 
 
 def served(api: Client, prompt: Object | None = None, token: Object | None = None, **spec: Any) -> Object:
-    item = deployment(
-        model={"name": "tiny", "source": {"path": "/models/tiny"}},
-        engine={"name": "reference"},
-        pools={"prompt": prompt or {}, "token": token or {}},
-        **spec,
-    )
-    item["metadata"]["namespace"] = api.namespace
-    return item
+    return tiny(api, pools={"prompt": prompt or {}, "token": token or {}}, **spec)
 
 
 def message(item: Object, kind: str) -> str:

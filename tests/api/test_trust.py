@@ -13,8 +13,7 @@ from cluster.client import Client, Object
 from cluster.fixtures import Nodes
 from cluster.follow import wait_for
 from cluster.running import Cluster
-from deployments import deployment
-from operating import SWD, WAIT, Operator, ready, until_true
+from operating import SWD, WAIT, Operator, operating, ready, tiny, until_true
 from streams import router, stream, streaming
 
 LONG = 120.0
@@ -24,25 +23,16 @@ STEP = "splitwise.dev/link-step"
 @pytest.fixture
 async def hasty(cluster: Cluster, api: Client, tmp_path: pathlib.Path) -> AsyncIterator[Operator]:
     """An operator that finds keys old after two seconds."""
-    running = Operator(cluster, api, tmp_path, linkRotation="2s", linkSettling="2s")
-    await running.start()
-    try:
+    async with operating(cluster, api, tmp_path, linkRotation="2s", linkSettling="2s") as running:
         yield running
-        running.check()
-    finally:
-        await running.remove()
 
 
 @pytest.fixture
 async def brisk(cluster: Cluster, api: Client, tmp_path: pathlib.Path) -> AsyncIterator[Operator]:
     """An operator whose steps leave pretend nodes, which look every second, time to bring keys to pods."""
-    running = Operator(cluster, api, tmp_path, askRouters=True, linkRotation="5s", linkSettling="6s")
-    await running.start()
-    try:
+    settings = {"askRouters": True, "linkRotation": "5s", "linkSettling": "6s"}
+    async with operating(cluster, api, tmp_path, **settings) as running:
         yield running
-        running.check()
-    finally:
-        await running.remove()
 
 
 def keys(secret: Object) -> tuple[str, ...]:
@@ -51,11 +41,7 @@ def keys(secret: Object) -> tuple[str, ...]:
 
 async def test_keys_are_replaced_and_no_pod_restarts(api: Client, nodes: Nodes, hasty: Operator) -> None:
     await nodes.add()
-    item = deployment(
-        engine={"name": "reference"}, model={"name": "tiny", "source": {"path": "/models/tiny"}}
-    )
-    item["metadata"]["namespace"] = api.namespace
-    await api.apply(item)
+    await api.apply(tiny(api))
     await wait_for(api, SWD, "tiny", ready, seconds=WAIT)
     pods = {pod["metadata"]["uid"] for pod in await api.list("pods")}
     seen: dict[str, set[tuple[str, ...]]] = {}
@@ -82,9 +68,7 @@ async def test_machines_that_join_during_a_rotation_meet_all_others_and_no_strea
     for _ in range(5):
         await nodes.add(annotations={steering.RUN: "process"})
     model = {"name": "tiny", "source": {"path": str(tiny_llama.make(tmp_path / "model"))}}
-    item = deployment(engine={"name": "reference"}, model=model)
-    item["metadata"]["namespace"] = api.namespace
-    await api.apply(item)
+    await api.apply(tiny(api, model=model))
     await wait_for(api, SWD, "tiny", ready, seconds=LONG)
     url = await router(api, "tiny")
 

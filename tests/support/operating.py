@@ -1,11 +1,12 @@
 """A real operator against a real API server, with exactly the rights the chart gives it."""
 
 import asyncio
+import contextlib
 import json
 import os
 import pathlib
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import yaml
@@ -16,6 +17,7 @@ from cluster.follow import WaitFailed, wait_for
 from cluster.keys import write_kubeconfig
 from cluster.process import Process, tail
 from cluster.running import Cluster
+from deployments import deployment
 
 CHART = REPOSITORY / "charts" / "splitwise-operator"
 NAME = "operator"
@@ -122,6 +124,28 @@ class Operator:
         self.process.stop()
         for kind in ("clusterrolebindings", "clusterroles"):
             await self._kube.delete(f"{kind}.rbac.authorization.k8s.io", f"{NAME}-{self.namespace}")
+
+
+@contextlib.asynccontextmanager
+async def operating(
+    cluster: Cluster, kube: Client, folder: pathlib.Path, **settings: Any
+) -> AsyncIterator[Operator]:
+    """A running operator; it must neither die nor meet a forbidden call while the block runs."""
+    running = Operator(cluster, kube, folder, **settings)
+    await running.start()
+    try:
+        yield running
+        running.check()
+    finally:
+        await running.remove()
+
+
+def tiny(kube: Client, **spec: Any) -> Object:
+    """One prompt and one token machine without GPUs; keyword arguments replace fields of the spec."""
+    fixed = {"model": {"name": "tiny", "source": {"path": "/models/tiny"}}, "engine": {"name": "reference"}}
+    item = deployment(**(fixed | spec))
+    item["metadata"]["namespace"] = kube.namespace
+    return item
 
 
 def ready(item: Object) -> bool:

@@ -157,7 +157,7 @@ async def test_text_held_back_for_a_stop_string_survives_a_restart(
     p0, _, t0, t1 = four
     async with serve(four) as front:
         answer = Streaming(front, stop="bcd", max_tokens=6)
-        _prompt, _token = await two_tokens(front, p0, t0, abc)
+        await two_tokens(front, p0, t0, abc)
         await t0.lose()
         again = await p0.leg(), await t1.leg()
         again[0].send(abc[2], end="handoff")
